@@ -1,0 +1,54 @@
+"""The one error that a client can be told, and how it travels between processes."""
+
+from typing import Literal
+
+import msgspec
+
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "rate_limit_error",
+    "server_error",
+    "service_unavailable_error",
+    "timeout_error",
+]
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refusal or failure as every API body is made from it.
+
+    `param` is the path of the field in the client's body (`messages[2].content`), `code` a stable machine-readable word.
+    """
+
+    message: str
+    status: int = 400
+    type: ErrorType = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+
+
+class RequestError(Exception):
+    """Raised where a request is found wanting; the HTTP front end maps it to each API's body in one place."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        type: ErrorType = "invalid_request_error",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.info = ErrorInfo(message, status, type, param, code, retry_after_s)
+
+    @classmethod
+    def from_info(cls, info: ErrorInfo) -> "RequestError":
+        """The exception again, from what another process sent."""
+        error = cls(info.message)
+        error.info = info
+        return error

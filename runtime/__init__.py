@@ -1,0 +1,4 @@
+"""How the processes live: arguments, configuration, environment, channels, supervision, logging, tokenizer loading.
+
+Owns everything that two rooms need and that is not a message. Imports `protocol` only, never torch, never a room.
+"""
