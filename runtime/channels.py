@@ -4,6 +4,7 @@ A sender never blocks: queues are unbounded in ZeroMQ and bounded by admission (
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import zmq
 
 from protocol.control import Peer, PeerDown, PeerUp, Role
-from protocol.links import INBOXES, ProcessControl, decoder, encode
+from protocol.links import INBOXES, ProcessControl, SupervisorInbox, decoder, encode
 from runtime.engine_config import ProcessSpec
 
 MAX_MESSAGE_BYTES = 256 << 20
@@ -135,7 +136,7 @@ class Links:
 
     def wait(self, timeout_s: float | None) -> None:
         """Blocks until either inbox has something, or the time is over (None: for ever)."""
-        self._poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
+        self._poller.poll(None if timeout_s is None else _milliseconds(timeout_s))
 
     def apply_peer(self, message: PeerUp | PeerDown) -> None:
         if isinstance(message, PeerUp):
@@ -149,6 +150,47 @@ class Links:
         self.outbox.close()
         self._supervisor.close(1000)
         self.context.term()
+
+
+class SupervisorLinks:
+    """The supervisor's sockets: one inbox for what all processes report, and its own link to each of them.
+
+    `control` knows each process by a Peer whose endpoint is the process's control endpoint. Messages may be sent before
+    the process has bound it: ZeroMQ keeps them.
+    """
+
+    def __init__(self, endpoint: str, on_garbage: Callable[[str], None] = lambda reason: None) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.inbox = Inbox(self.context, endpoint, SupervisorInbox, on_garbage)
+        self.control = Outbox(self.context)
+
+    def wait(self, timeout_s: float, wake_fd: int) -> None:
+        """Blocks until a process reports, `wake_fd` is readable, or the time is over."""
+        poller = zmq.Poller()
+        poller.register(self.inbox.socket, zmq.POLLIN)
+        poller.register(wake_fd, zmq.POLLIN)
+        poller.poll(_milliseconds(timeout_s))
+
+    def close(self) -> None:
+        """Drops what is still queued: nobody is left to read it."""
+        self.inbox.close()
+        self.context.destroy(linger=0)
+
+
+def _milliseconds(timeout_s: float) -> int:
+    """Rounded up: rounding down would turn a wait of half a millisecond into spinning."""
+    return max(0, math.ceil(timeout_s * 1000))
+
+
+def report_once(spec: ProcessSpec, message: msgspec.Struct) -> None:
+    """Sends one SupervisorInbox message from a process that has no `Links` (any more), and waits up to a second for it
+    to leave."""
+    context: zmq.Context[Any] = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.connect(spec.supervisor_endpoint)
+    socket.send(encode(message))
+    socket.close(1000)
+    context.term()
 
 
 async def pump(inbox: Inbox, handle: Callable[[Any], None]) -> None:

@@ -16,14 +16,24 @@ class ServerArgs:
 
     model_path: str = flag("smollm2", "directory, .gguf file or hub id; smollm2 is the bundled default", group="model")
     tokenizer_path: str | None = flag(None, "tokenizer directory or file (default: the model's)", group="model")
-    served_model_name: tuple[str, ...] = flag((), "name(s) that clients may use (default: the model path as given)", group="model")
+    served_model_name: tuple[str, ...] = flag(
+        (), "name(s) that clients may use (default: the model path as given)", group="model"
+    )
     revision: str | None = flag(None, "hub revision", group="model")
-    load_format: Literal["auto", "safetensors", "gguf", "dummy"] = flag("auto", "where weights come from; dummy makes random ones", group="model")
-    model_impl: Literal["auto", "native", "transformers"] = flag("auto", "native declaration or transformers' own code", group="model")
+    load_format: Literal["auto", "safetensors", "gguf", "dummy"] = flag(
+        "auto", "where weights come from; dummy makes random ones", group="model"
+    )
+    model_impl: Literal["auto", "native", "transformers"] = flag(
+        "auto", "native declaration or transformers' own code", group="model"
+    )
     trust_remote_code: bool = flag(False, "run Python code that ships with the checkpoint", group="model")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = flag("auto", "dtype of weights and activations", group="model")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = flag(
+        "auto", "dtype of weights and activations", group="model"
+    )
     quantization: str | None = flag(None, "none, w8a8, int4, fp8 (default: by checkpoint and device)", group="model")
-    context_length: int | None = flag(None, "tokens of prompt and answer together (default: the model's)", group="model")
+    context_length: int | None = flag(
+        None, "tokens of prompt and answer together (default: the model's)", group="model"
+    )
     chat_template: str = flag("auto", "auto, checkpoint, a registry name, or a file", group="model")
     allow_special_tokens_in_content: bool = flag(False, "let message content produce control tokens", group="model")
     trust_request_chat_template: bool = flag(False, "accept chat_template in requests", group="model")
@@ -31,10 +41,18 @@ class ServerArgs:
     tool_call_parser: str | None = flag(None, "format of the model's tool calls, or auto", group="parsing")
     reasoning_parser: str | None = flag(None, "format of the model's reasoning, or auto", group="parsing")
     tool_parser_plugin: str | None = flag(None, "Python file that registers parsers of one's own", group="parsing")
-    reasoning_field: Literal["both", "reasoning_content", "reasoning"] = flag("both", "name of the reasoning field in answers", group="parsing")
-    unknown_tools: Literal["forward", "drop"] = flag("forward", "calls of tools that the request did not declare", group="parsing")
-    exclude_tools_when_none: bool = flag(False, "leave tools out of the prompt when tool_choice is none", group="parsing")
-    json_whitespace: Literal["any", "compact", "bounded"] = flag("compact", "whitespace that JSON constraints allow", group="parsing")
+    reasoning_field: Literal["both", "reasoning_content", "reasoning"] = flag(
+        "both", "name of the reasoning field in answers", group="parsing"
+    )
+    unknown_tools: Literal["forward", "drop"] = flag(
+        "forward", "calls of tools that the request did not declare", group="parsing"
+    )
+    exclude_tools_when_none: bool = flag(
+        False, "leave tools out of the prompt when tool_choice is none", group="parsing"
+    )
+    json_whitespace: Literal["any", "compact", "bounded"] = flag(
+        "compact", "whitespace that JSON constraints allow", group="parsing"
+    )
 
     host: str = flag("127.0.0.1", "address to listen on", group="http")
     port: int = flag(30000, "port to listen on", group="http")
@@ -54,18 +72,28 @@ class ServerArgs:
     slow_client_timeout_s: float = flag(60.0, "cut a client that reads nothing for so long", group="http")
 
     strict: bool = flag(False, "400 instead of an adjustment, for every request", group="contract")
-    context_overflow: Literal["reject", "clamp"] = flag("reject", "prompt + max_tokens over the context", group="contract")
+    context_overflow: Literal["reject", "clamp"] = flag(
+        "reject", "prompt + max_tokens over the context", group="contract"
+    )
     greedy_n: Literal["duplicate", "reject"] = flag("duplicate", "n > 1 at temperature 0", group="contract")
     unknown_model: Literal["reject", "accept"] = flag("reject", "a model name that is not served", group="contract")
-    stray_stream_options: Literal["reject", "ignore"] = flag("reject", "stream_options without stream", group="contract")
-    stream_response_default_include_usage: bool = flag(False, "usage chunk in streams unless the request says otherwise", group="contract")
-    sampling_defaults: Literal["model", "openai"] = flag("model", "defaults from generation_config.json, or OpenAI's", group="contract")
+    stray_stream_options: Literal["reject", "ignore"] = flag(
+        "reject", "stream_options without stream", group="contract"
+    )
+    stream_response_default_include_usage: bool = flag(
+        False, "usage chunk in streams unless the request says otherwise", group="contract"
+    )
+    sampling_defaults: Literal["model", "openai"] = flag(
+        "model", "defaults from generation_config.json, or OpenAI's", group="contract"
+    )
 
     tokenizer_workers: int = flag(1, "tokenizer manager processes", group="processes")
     detokenizer_workers: int = flag(1, "detokenizer processes", group="processes")
     tp_size: int = flag(1, "tensor-parallel ranks", group="processes")
     dp_size: int = flag(1, "data-parallel scheduler replicas", group="processes")
-    load_balance: Literal["cache_aware", "round_robin", "least_loaded"] = flag("cache_aware", "how replicas are chosen", group="processes")
+    load_balance: Literal["cache_aware", "round_robin", "least_loaded"] = flag(
+        "cache_aware", "how replicas are chosen", group="processes"
+    )
     drain_timeout_s: float = flag(30.0, "how long running requests may finish after SIGTERM", group="processes")
     start_timeout_s: float = flag(1800.0, "longest start-up without progress", group="processes")
     recovery: Literal["on", "off"] = flag("on", "resume requests when a process dies, or fail them", group="processes")
@@ -75,19 +103,25 @@ class ServerArgs:
     crash_dump_folder: str | None = flag(None, "where evidence of crashes goes (default: none kept)", group="processes")
 
     device: Literal["auto", "cpu", "cuda"] = flag("auto", "where the model runs", group="engine")
-    attention_backend: Literal["auto", "torch", "cpu", "flashinfer"] = flag("auto", "attention and cache kernels", group="engine")
+    attention_backend: Literal["auto", "torch", "cpu", "flashinfer"] = flag(
+        "auto", "attention and cache kernels", group="engine"
+    )
     page_size: int = flag(16, "tokens per KV page", group="engine")
     max_total_tokens: int | None = flag(None, "tokens the KV pool holds (default: from memory)", group="engine")
     mem_fraction_static: float = flag(0.85, "share of GPU memory for weights and KV pool", group="engine")
     max_running_requests: int | None = flag(None, "rows that run at once (default: from the device)", group="engine")
     max_queued_requests: int = flag(2048, "waiting requests before new ones get 503", group="engine")
     max_batch_tokens: int | None = flag(None, "tokens in one step (default: from the device)", group="engine")
-    chunked_prefill_size: int | None = flag(None, "prompt tokens in one step (default: from the device)", group="engine")
+    chunked_prefill_size: int | None = flag(
+        None, "prompt tokens in one step (default: from the device)", group="engine"
+    )
     schedule_policy: Literal["fcfs", "lpm", "priority"] = flag("fcfs", "order of the queue", group="engine")
     evict_low_priority: bool = flag(False, "a full queue drops its lowest priority for a higher one", group="engine")
     lookahead: int | None = flag(None, "steps planned ahead of results (default: 0 on CPU, 1 on CUDA)", group="engine")
     disable_radix_cache: bool = flag(False, "compute every prompt anew", group="engine")
-    max_itl_ms: float | None = flag(None, "hold prompt chunks to this inter-token latency of running streams", group="engine")
+    max_itl_ms: float | None = flag(
+        None, "hold prompt chunks to this inter-token latency of running streams", group="engine"
+    )
     deterministic: bool = flag(False, "logits independent of the batch, at some cost", group="engine")
     grammar_compile_timeout_s: float = flag(5.0, "longest compilation of one grammar", group="engine")
     threads: int | None = flag(None, "compute threads (default: the cores this process may use)", group="engine")

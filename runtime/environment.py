@@ -1,0 +1,61 @@
+"""Every environment variable that Candor reads, typed. One that does not parse stops the start."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runtime.start_error import StartError
+
+
+def _path(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("it is empty")
+    return Path(text).expanduser()
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("it must be at least 1")
+    return value
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the environment says. Settings of other libraries (HF_HUB_OFFLINE, HF_ENDPOINT, PIP_*, ...) are theirs to read.
+
+    `cache_folder` (CANDOR_CACHE) keeps fetched models and converted tokenizers. `run_folder` (CANDOR_RUN_FOLDER) is where
+    the private run directory is made. `omp_threads` (OMP_NUM_THREADS) are the compute threads unless --threads says so.
+    `supervisor_pid` (CANDOR_SUPERVISOR_PID) is set by the supervisor for its children: whom they must not survive.
+    """
+
+    cache_folder: Path = Path("~/.cache/candor")
+    run_folder: Path | None = None
+    omp_threads: int | None = None
+    supervisor_pid: int | None = None
+
+
+_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "CANDOR_CACHE": ("cache_folder", _path),
+    "CANDOR_RUN_FOLDER": ("run_folder", _path),
+    "OMP_NUM_THREADS": ("omp_threads", _positive),
+    "CANDOR_SUPERVISOR_PID": ("supervisor_pid", _positive),
+}
+
+
+def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """Parses the variables (default: `os.environ`); StartError names the one that is wrong."""
+    source = os.environ if variables is None else variables
+    values: dict[str, Any] = {}
+    for name, (field, parse) in _VARIABLES.items():
+        text = source.get(name)
+        if text is None:
+            continue
+        try:
+            values[field] = parse(text)
+        except ValueError as error:
+            raise StartError(f"the environment variable {name} can't be read as given ({text!r}): {error}") from None
+    environment = Environment(**values)
+    return replace(environment, cache_folder=environment.cache_folder.expanduser())
