@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy
 import torch
+from numpy.typing import NDArray
 
 from model_runner.attention.interface import AttentionBackend, LayerKV
 
@@ -28,14 +30,14 @@ class StepInputs:
     sequence_lengths: torch.Tensor  # [rows] int32, context_lengths + new tokens
     page_tables: torch.Tensor  # [rows, max_pages] int32, max_pages of this step
     logits_indices: torch.Tensor  # [draws] int64, the tokens whose hidden states become logits
+    new_tokens_host: NDArray[numpy.int32]  # [rows] int32; kernels plan with these without waiting for the device
+    sequence_lengths_host: NDArray[numpy.int32]  # [rows] int32
     rows: int
     tokens: int
     max_query_tokens: int
     """Most new tokens of one row; 1 means that every row decodes."""
     max_sequence_tokens: int
     page_size: int
-    uniform_queries: bool
-    """Every row feeds `max_query_tokens` tokens, so [tokens, ...] is [rows, max_query_tokens, ...] without padding."""
 
 
 class CausalModel(Protocol):
