@@ -1,0 +1,1 @@
+"""Splitting an answer into reasoning and the rest. Never reads a tool call."""
