@@ -28,12 +28,14 @@ class Environment:
 
     `cache_folder` (CANDOR_CACHE) keeps fetched models and converted tokenizers. `run_folder` (CANDOR_RUN_FOLDER) is where
     the private run directory is made. `omp_threads` (OMP_NUM_THREADS) are the compute threads unless --threads says so.
+    `cuda_visible_devices` (CUDA_VISIBLE_DEVICES) is torch's to interpret; here an empty one means: no GPU.
     `supervisor_pid` (CANDOR_SUPERVISOR_PID) is set by the supervisor for its children: whom they must not survive.
     """
 
     cache_folder: Path = Path("~/.cache/candor")
     run_folder: Path | None = None
     omp_threads: int | None = None
+    cuda_visible_devices: str | None = None
     supervisor_pid: int | None = None
 
 
@@ -41,6 +43,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "CANDOR_CACHE": ("cache_folder", _path),
     "CANDOR_RUN_FOLDER": ("run_folder", _path),
     "OMP_NUM_THREADS": ("omp_threads", _positive),
+    "CUDA_VISIBLE_DEVICES": ("cuda_visible_devices", str),
     "CANDOR_SUPERVISOR_PID": ("supervisor_pid", _positive),
 }
 
