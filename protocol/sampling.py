@@ -60,7 +60,8 @@ class DetokenizeOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Special tokens are dropped when `skip_special_tokens`, save those named in `visible_special_tokens` (markers that a
     parser must see). Text is delivered in whole tokens: the text of an output is always the decoding of its ids, except
-    that the last output of a choice is cut at a stop match. An output leaves after `stream_interval` new tokens.
+    that the last output of a choice is cut at a stop match. An output leaves after `stream_interval` new tokens. Stop
+    strings and regexes are looked for in the text after the first `min_tokens` tokens.
     """
 
     stop: tuple[str, ...] = ()
@@ -71,6 +72,7 @@ class DetokenizeOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     spaces_between_special_tokens: bool = True
     visible_special_tokens: tuple[str, ...] = ()
     stream_interval: int = 1
+    min_tokens: int = 0
 
 
 class ReasoningFormat(msgspec.Struct, frozen=True, omit_defaults=True):
