@@ -1,0 +1,188 @@
+"""Executes plans on one device: launch, sample, collect. It never decides what runs."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy
+import torch
+
+from model_runner.attention.interface import AttentionBackend
+from model_runner.attention.registry import build_attention
+from model_runner.forward import ForwardPass, ForwardResult
+from model_runner.inputs import InputBuilder, PlanRows
+from model_runner.memory import count_pages
+from model_runner.models.registry import build_model
+from model_runner.prompt_logprobs import PromptLogprobs
+from model_runner.sampling.grammar_mask import parse_words
+from model_runner.sampling.pipeline import NO_TOKEN_LEFT, NOT_FINITE, DrawBatch, DrawMasks, Drawn, SamplingPipeline
+from model_runner.step import CausalModel
+from protocol.outputs import IdLogprobs
+from protocol.plan import NOTHING_DRAWN, BatchPlan, Capacity, GrammarMasks, RowFailure, StepResult
+from runtime.engine_config import EngineConfig
+
+NOT_FINITE_MESSAGE = "the model computed NaN or infinite values for this request"
+NO_TOKEN_LEFT_MESSAGE = "grammar, banned, allowed and minimum tokens together leave no token to draw"
+
+
+@dataclass
+class PendingStep:
+    """A launched step until it is collected."""
+
+    plan: BatchPlan
+    rows: PlanRows
+    forward: ForwardResult | None
+    drawn: Drawn | None = None
+    failures: dict[int, str] = field(default_factory=dict)
+    began_ns: int = 0
+    forward_us: int = 0
+
+
+class ModelRunner:
+    """`protocol.plan.Executor` for one model on one device.
+
+    `on_progress(what, done, total)` is called while weights load. `model` and `attention` are for tests and tools that
+    have built them already; a server's come from the configuration.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_progress: Callable[[str, int, int], None] | None = None,
+        *,
+        model: CausalModel | None = None,
+        attention: AttentionBackend | None = None,
+    ) -> None:
+        torch.set_num_threads(config.threads)
+        self._model = model or build_model(config, 0, 1, on_progress)
+        device, layers = self._model.device, self._model.layer_specs
+        attention = attention or build_attention(config.attention_backend, device, self._model.dtype)
+        bytes_per_page = attention.bytes_per_page(layers, config.page_size)
+        pages = count_pages(config, bytes_per_page, device)
+        attention.make_pool(layers, pages, config.page_size)
+        self._inputs = InputBuilder(config.max_running_requests, config.page_size, device)
+        self._sampling = SamplingPipeline(config.max_running_requests, self._model.vocab_size, device)
+        self._prompt_logprobs = PromptLogprobs(self._model)
+        self._forward = ForwardPass(self._model, attention, self._inputs, self._prompt_logprobs)
+        self._pending: deque[PendingStep] = deque()
+        self._steps = 0
+        self._forward_us = 0
+        self.capacity = Capacity(
+            pages=pages,
+            page_size=config.page_size,
+            max_rows=config.max_running_requests,
+            vocab_size=self._model.vocab_size,
+            kv_bytes=pages * bytes_per_page,
+            weight_bytes=self._model.weight_bytes,
+        )
+
+    @torch.inference_mode()
+    def launch(self, plan: BatchPlan) -> None:
+        began_ns = time.perf_counter_ns()
+        for slot in plan.released:
+            self._sampling.release(slot)
+            self._prompt_logprobs.release(slot)
+        for start in plan.starts:
+            self._sampling.start(start)
+            self._prompt_logprobs.start(start)
+        for forced in plan.forced:
+            self._sampling.force(forced)
+        self._inputs.apply(plan.page_deltas)
+        rows = PlanRows.parse(plan)
+        step = PendingStep(plan, rows, None, began_ns=began_ns)
+        if len(rows.slots):
+            step.forward = self._forward.run(rows, self._sampling.last_ids, frozenset(plan.prompt_logprobs))
+            step.failures.update(step.forward.failures)
+        step.forward_us = (time.perf_counter_ns() - began_ns) // 1000
+        self._pending.append(step)
+
+    @torch.inference_mode()
+    def sample(self, masks: GrammarMasks | None) -> None:
+        """Draws for the step launched last."""
+        step = self._pending[-1]
+        if step.forward is None or not step.forward.hidden.shape[0]:
+            return
+        logits = self._model.logits(step.forward.hidden)
+        batch = draw_batch(step.rows)
+        step.drawn = self._sampling.draw(logits, batch, draw_masks(step.plan, step.rows, masks))
+
+    @torch.inference_mode()
+    def collect(self) -> StepResult:
+        """The oldest step's result; waits for the device."""
+        step = self._pending.popleft()
+        ids = numpy.empty(0, dtype=numpy.int32)
+        logprobs: list[IdLogprobs | None] | None = None
+        if step.forward is not None:
+            for row in numpy.flatnonzero(step.forward.spoiled.cpu().numpy()).tolist():
+                step.failures.setdefault(row, NOT_FINITE_MESSAGE)
+        if step.drawn is not None:
+            ids = step.drawn.ids.cpu().numpy().astype(numpy.int32)
+            draw_rows = step.rows.draw_rows()
+            for code, message in ((NOT_FINITE, NOT_FINITE_MESSAGE), (NO_TOKEN_LEFT, NO_TOKEN_LEFT_MESSAGE)):
+                for row in draw_rows[ids == code].tolist():
+                    step.failures.setdefault(row, message)
+            ids[(ids < 0) | numpy.isin(draw_rows, list(step.failures))] = NOTHING_DRAWN
+            logprobs = spread_logprobs(step.drawn, ids)
+        self._steps += 1
+        self._forward_us += step.forward_us
+        return StepResult(
+            step=step.plan.step,
+            ids=ids.tobytes(),
+            logprobs=logprobs,
+            prompt_logprobs=[step.forward.prompt_logprobs.get(row, []) for row in step.plan.prompt_logprobs]
+            if step.forward is not None
+            else [],
+            failures=[RowFailure(row, message) for row, message in sorted(step.failures.items())],
+            forward_us=step.forward_us,
+        )
+
+    def statistics(self) -> dict[str, float]:
+        """Figures for metrics."""
+        return {
+            "logit_bias_bytes": self._sampling.bias_bytes,
+            "penalty_bytes": self._sampling.penalty_bytes,
+            "kv_bytes": self.capacity.kv_bytes,
+            "weight_bytes": self.capacity.weight_bytes,
+            "steps": self._steps,
+            "forward_seconds": self._forward_us / 1e6,
+        }
+
+    def close(self) -> None:
+        self._pending.clear()
+
+
+def draw_batch(rows: PlanRows) -> DrawBatch:
+    """Who draws in a step, and with several draws per row what they are checked against."""
+    draw_rows = rows.draw_rows()
+    checked_against = None
+    if (rows.draws > 1).any():
+        offsets = rows.draw_offsets()
+        token_ends = numpy.cumsum(rows.new_tokens, dtype=numpy.int64)
+        following = numpy.minimum(token_ends[draw_rows] - offsets, len(rows.ids) - 1)
+        checked_against = numpy.where(offsets > 0, rows.ids[following], -1).astype(numpy.int64)
+    return DrawBatch(rows.slots[draw_rows].astype(numpy.int64), rows.draw_positions(), checked_against)
+
+
+def draw_masks(plan: BatchPlan, rows: PlanRows, masks: GrammarMasks | None) -> DrawMasks | None:
+    """The masks of a step by draw: a masked row's mask holds for each of its draws."""
+    if not plan.masked:
+        return None
+    assert masks is not None, "the plan has masked rows"
+    assert masks.step == plan.step, "masks of another step"
+    words = parse_words(masks.words, len(plan.masked))
+    order = {row: index for index, row in enumerate(plan.masked)}
+    draws = [(draw, order[row]) for draw, row in enumerate(rows.draw_rows().tolist()) if row in order]
+    pairs = numpy.array(draws, dtype=numpy.int64).reshape(-1, 2)
+    return DrawMasks(pairs[:, 0], words[pairs[:, 1]])
+
+
+def spread_logprobs(drawn: Drawn, ids: numpy.typing.NDArray[numpy.int32]) -> list[IdLogprobs | None] | None:
+    """One entry per draw that asked and drew, None for the others; None if nobody asked."""
+    if drawn.answer is None:
+        return None
+    spread: list[IdLogprobs | None] = [None] * len(ids)
+    for draw, entry in zip(drawn.asking.tolist(), drawn.answer.entries(), strict=True):
+        if ids[draw] >= 0:
+            spread[draw] = entry
+    return spread

@@ -1,0 +1,36 @@
+"""Logit bias, dense and batched: one indexed add for all rows that carry one."""
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from model_runner.sampling.dense_rows import DenseRows
+
+
+class LogitBias:
+    """A float32 matrix [rows, vocab] that exists only while some running request carries a bias."""
+
+    def __init__(self, max_slots: int, vocab_size: int, device: torch.device) -> None:
+        self._rows = DenseRows(max_slots, vocab_size, torch.float32, device)
+        self._device = device
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes
+
+    def start(self, slot: int, bias: dict[int, float] | None) -> None:
+        if not bias:
+            return
+        ids = torch.tensor(list(bias), dtype=torch.int64, device=self._device)
+        values = torch.tensor(list(bias.values()), dtype=torch.float32, device=self._device)
+        self._rows.take(slot)[ids] = values
+
+    def release(self, slot: int) -> None:
+        self._rows.release(slot)
+
+    def apply(self, logits: torch.Tensor, slots: NDArray[numpy.int64]) -> None:
+        """Adds to logits [draws, vocab] in place."""
+        draws = numpy.flatnonzero(self._rows.has(slots))
+        if len(draws):
+            rows = torch.from_numpy(self._rows.rows(slots[draws])).to(self._device)
+            logits.index_add_(0, torch.from_numpy(draws).to(self._device), self._rows.matrix[rows])

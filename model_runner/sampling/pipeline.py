@@ -1,0 +1,181 @@
+"""The logits pipeline of a step, in its one order, and what slots keep for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from model_runner.sampling import logprobs
+from model_runner.sampling.bans import Bans
+from model_runner.sampling.bias import LogitBias
+from model_runner.sampling.draw import DrawParameters, draw
+from model_runner.sampling.grammar_mask import apply_mask
+from model_runner.sampling.noise import draw_keys
+from model_runner.sampling.penalties import Penalties
+from protocol.ids import unpack_ids
+from protocol.plan import NOTHING_DRAWN, ForcedTokens, RowStart
+
+NOT_FINITE = -2
+"""In `Drawn.ids`: the model's logits hold NaN or +inf."""
+
+NO_TOKEN_LEFT = -3
+"""In `Drawn.ids`: bans, allowed ids and a grammar mask that does allow something exclude every token together."""
+
+
+@dataclass(frozen=True)
+class DrawBatch:
+    """Which slots draw in this step, in the order of the logits' rows."""
+
+    slots: NDArray[numpy.int64]  # [draws]
+    positions: NDArray[numpy.int64]  # [draws] where each drawn token will stand
+    checked_against: NDArray[numpy.int64] | None = None
+    """With several draws per row: [draws] the id that the row has fed after this draw's token, -1 after its last. A draw
+    counts as the row's own only if all draws of the row before it equal what was fed (verified speculation)."""
+
+
+@dataclass(frozen=True)
+class DrawMasks:
+    """Grammar masks of some draws."""
+
+    draws: NDArray[numpy.int64]  # [masked] indices into the draws
+    words: NDArray[numpy.int32]  # [masked, words]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Ids on the device, negative where there is none, and answers about logprobs for the draws in `asking`."""
+
+    ids: torch.Tensor  # [draws] int64
+    asking: NDArray[numpy.int64]  # [asking]
+    answer: logprobs.LogprobAnswer | None
+
+
+class SamplingPipeline:
+    """State of every slot's sampling; `draw` runs only the stages that some row of the step needs."""
+
+    def __init__(self, max_slots: int, vocab_size: int, device: torch.device) -> None:
+        self._device = device
+        self._vocabulary = torch.arange(vocab_size, dtype=torch.int32, device=device)
+        self._temperature = numpy.zeros(max_slots, dtype=numpy.float32)
+        self._top_k = numpy.zeros(max_slots, dtype=numpy.int64)
+        self._top_p = numpy.ones(max_slots, dtype=numpy.float32)
+        self._min_p = numpy.zeros(max_slots, dtype=numpy.float32)
+        self._seeds = numpy.zeros(max_slots, dtype=numpy.uint64)
+        self._questions: dict[int, logprobs.LogprobQuestion] = {}
+        self._bans = Bans(device)
+        self._penalties = Penalties(max_slots, vocab_size, device)
+        self._bias = LogitBias(max_slots, vocab_size, device)
+        self.last_ids = torch.zeros(max_slots, dtype=torch.int64, device=device)
+        """What each slot drew last: [max_slots]."""
+
+    @property
+    def bias_bytes(self) -> int:
+        return self._bias.nbytes
+
+    @property
+    def penalty_bytes(self) -> int:
+        return self._penalties.nbytes
+
+    def start(self, start: RowStart) -> None:
+        """The slot is a new sequence's; whatever it held is forgotten."""
+        self.release(start.slot)
+        slot, sampling = start.slot, start.sampling
+        self._temperature[slot] = sampling.temperature
+        self._top_k[slot] = sampling.top_k
+        self._top_p[slot] = sampling.top_p
+        self._min_p[slot] = sampling.min_p
+        self._seeds[slot] = numpy.uint64(start.seed % 2**64)
+        question = logprobs.output_question(sampling)
+        if question is not None:
+            self._questions[slot] = question
+        self._bans.start(start)
+        self._penalties.start(start)
+        self._bias.start(slot, sampling.logit_bias)
+
+    def release(self, slot: int) -> None:
+        self._questions.pop(slot, None)
+        self._bans.release(slot)
+        self._penalties.release(slot)
+        self._bias.release(slot)
+
+    def force(self, forced: ForcedTokens) -> None:
+        """The slot's history learns ids that were not drawn."""
+        ids = torch.tensor(unpack_ids(forced.ids), dtype=torch.int64, device=self._device)
+        valid = torch.ones_like(ids, dtype=torch.bool)
+        self._penalties.learn(numpy.full(len(ids), forced.slot, dtype=numpy.int64), ids, valid)
+        self._bans.learn(forced.slot, ids, valid)
+
+    def draw(self, logits: torch.Tensor, batch: DrawBatch, masks: DrawMasks | None) -> Drawn:
+        """Draws from the model's logits, float32 [draws, vocab], which are changed in place."""
+        slots = batch.slots
+        finite = torch.isfinite(logits.amax(dim=-1))
+        asking, questions = self._asking(slots)
+        raw = logits[self._index(asking)] if len(asking) else None
+        if self._bans.any_of(slots):
+            self._bans.apply(logits, slots, batch.positions)
+        self._penalties.apply(logits, slots)
+        self._bias.apply(logits, slots)
+        if masks is not None and len(masks.draws):
+            apply_mask(logits, self._index(masks.draws), torch.from_numpy(masks.words).to(self._device))
+        ids = draw(logits, self._parameters(batch), self._vocabulary)
+        ids = self._mark_undrawn(ids, logits, finite, masks)
+        self._learn(batch, ids)
+        answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)
+        return Drawn(ids, asking, answer)
+
+    def _asking(self, slots: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], Sequence[logprobs.LogprobQuestion]]:
+        if not self._questions:
+            return numpy.empty(0, dtype=numpy.int64), ()
+        asking = [draw for draw, slot in enumerate(slots.tolist()) if slot in self._questions]
+        return numpy.array(asking, dtype=numpy.int64), [self._questions[int(slots[draw])] for draw in asking]
+
+    def _parameters(self, batch: DrawBatch) -> DrawParameters:
+        slots = batch.slots
+        return DrawParameters(
+            temperature=self._temperature[slots],
+            top_k=self._top_k[slots],
+            top_p=self._top_p[slots],
+            min_p=self._min_p[slots],
+            keys=draw_keys(self._seeds[slots], batch.positions),
+        )
+
+    def _mark_undrawn(
+        self, ids: torch.Tensor, logits: torch.Tensor, finite: torch.Tensor, masks: DrawMasks | None
+    ) -> torch.Tensor:
+        chosen = logits.gather(1, ids[:, None])[:, 0]
+        ids = torch.where(chosen == -torch.inf, NO_TOKEN_LEFT, ids)
+        if masks is not None:
+            nothing_allowed = numpy.flatnonzero(~masks.words.any(axis=1))
+            ids[self._index(masks.draws[nothing_allowed])] = NOTHING_DRAWN
+        return torch.where(finite, ids, NOT_FINITE)
+
+    def _learn(self, batch: DrawBatch, ids: torch.Tensor) -> None:
+        valid = ids >= 0
+        slots = batch.slots
+        if batch.checked_against is not None:
+            valid &= self._accepted(batch, ids)
+            # The last valid draw of a slot is its newest token; index_copy_ with repeated slots would be unordered.
+            for draw_index, slot in enumerate(slots.tolist()):
+                self.last_ids[slot] = torch.where(valid[draw_index], ids[draw_index], self.last_ids[slot])
+        else:
+            index = self._index(slots)
+            self.last_ids[index] = torch.where(valid, ids, self.last_ids[index])
+        self._penalties.learn(slots, ids, valid)
+        if self._bans.any_of(slots):
+            for draw_index, slot in enumerate(slots.tolist()):
+                self._bans.learn(slot, ids[draw_index : draw_index + 1], valid[draw_index : draw_index + 1])
+
+    def _accepted(self, batch: DrawBatch, ids: torch.Tensor) -> torch.Tensor:
+        """Draws of a row up to and including the first that differs from what the row has fed: [draws] bool."""
+        assert batch.checked_against is not None
+        agrees = ids == self._index(batch.checked_against)
+        accepted = torch.ones_like(agrees)
+        for draw_index in range(1, len(batch.slots)):
+            if batch.slots[draw_index] == batch.slots[draw_index - 1]:
+                accepted[draw_index] = accepted[draw_index - 1] & agrees[draw_index - 1]
+        return accepted
+
+    def _index(self, values: NDArray[numpy.int64]) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
