@@ -1,0 +1,35 @@
+"""Normalisation layers. Statistics are float32 whatever the activations are."""
+
+import torch
+
+from model_runner.layers.parallel import Communicator
+from model_runner.loading.weights import Weights
+
+
+class RMSNorm:
+    """Root-mean-square norm. `sum_over` makes the statistics those of a vector that is split over ranks."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float, sum_over: Communicator | None = None) -> None:
+        self.weight = weight  # [width] float32
+        self.epsilon = epsilon
+        self.sum_over = sum_over if sum_over is not None and sum_over.world > 1 else None
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        wide = inputs.to(torch.float32)
+        if self.sum_over is None:
+            mean = wide.pow(2).mean(-1, keepdim=True)
+        else:
+            squares = self.sum_over.all_reduce(wide.pow(2).sum(-1, keepdim=True))
+            mean = squares / (wide.shape[-1] * self.sum_over.world)
+        return (wide * torch.rsqrt(mean + self.epsilon) * self.weight).to(inputs.dtype)
+
+    def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm(inputs + residual), inputs + residual): one memory pass where a fused kernel takes its place."""
+        summed = inputs + residual
+        return self(summed), summed
+
+
+def rms_norm(weights: Weights, name: str, width: int, epsilon: float, offset: float = 0.0) -> RMSNorm:
+    """The norm whose gain is `offset` + the stored weight (Gemma stores gains around zero)."""
+    gain = weights.tensor(f"{name}.weight", (width,), dtype=torch.float32)
+    return RMSNorm(gain + offset if offset else gain, epsilon)
