@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
+from runtime.tokenizer_loading import load_tokenizer
 from runtime.vocabulary import Vocabulary, byte_level_alphabet
 
 DecoderKind = Literal["bytes", "fallback", "window"]
@@ -46,7 +47,7 @@ class Pieces:
 
     @classmethod
     def load(cls, tokenizer_file: str | Path) -> "Pieces":
-        return cls(Tokenizer.from_file(str(tokenizer_file)), Vocabulary.load(tokenizer_file))
+        return cls(load_tokenizer(tokenizer_file), Vocabulary.load(tokenizer_file))
 
     def is_byte(self, token_id: int) -> bool:
         """True for the byte tokens (`<0x0A>`) of a byte-fallback vocabulary."""
