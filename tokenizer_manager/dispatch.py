@@ -1,0 +1,115 @@
+"""Admitted requests on their way to a scheduler: the choice of replica and detokenizer, and a bounded wait for them."""
+
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from protocol.control import Role
+from protocol.errors import RequestError
+from protocol.requests import AbortRequest, EngineRequest
+from tokenizer_manager.routing import Router
+from tokenizer_manager.tombstones import concerns
+
+HOLD_S = 60.0
+
+
+class Sender(Protocol):
+    """The part of `runtime.channels.Outbox` that is used here."""
+
+    def peers(self, role: Role) -> list[int]: ...
+
+    def send(self, role: Role, index: int, message: msgspec.Struct) -> bool: ...
+
+
+@dataclass(frozen=True)
+class _Held:
+    request: EngineRequest
+    forced: int | None
+    until_s: float
+
+
+Refuse = Callable[[str, int, RequestError], Any]
+
+
+class Dispatcher:
+    """Sends requests on. While no replica (or no detokenizer) lives they are held: a restart is a pause, not an error.
+
+    Held are at most `limit` requests, each no longer than its queue time-out.
+    """
+
+    def __init__(
+        self, outbox: Sender, router: Router, refuse: Refuse, *, limit: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._outbox = outbox
+        self._router = router
+        self._refuse = refuse
+        self._limit = limit
+        self._clock = clock
+        self._held: dict[str, _Held] = {}
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def send(self, request: EngineRequest, forced: int | None) -> None:
+        """Sends the request to a replica, holds it, or refuses it (RequestError 503)."""
+        former = self._held.get(request.request_id)
+        if former is not None and former.request.attempt > request.attempt:
+            return
+        self._held.pop(request.request_id, None)
+        if self._try(request, forced):
+            return
+        if len(self._held) >= self._limit and not request.probe:
+            raise unavailable("No replica of the model is up, and the queue is full.")
+        wait_s = HOLD_S if request.queue_timeout_s is None else request.queue_timeout_s
+        self._held[request.request_id] = _Held(request, forced, self._clock() + wait_s)
+
+    def retry(self) -> None:
+        """Somebody came up: sends what was held, oldest first."""
+        for request_id, held in list(self._held.items()):
+            if self._try(held.request, held.forced):
+                del self._held[request_id]
+
+    def expire(self) -> None:
+        """Refuses what has waited too long."""
+        now = self._clock()
+        for request_id, held in list(self._held.items()):
+            if held.until_s <= now:
+                del self._held[request_id]
+                error = unavailable("No replica of the model came up in time.")
+                self._refuse(request_id, held.request.attempt, error)
+
+    def abort(self, abort: AbortRequest) -> list[tuple[str, int]]:
+        """Drops held requests that the abort concerns and names them."""
+        ended = [
+            (request_id, held.request.attempt)
+            for request_id, held in self._held.items()
+            if concerns(abort, request_id, held.request.attempt)
+        ]
+        for request_id, _ in ended:
+            del self._held[request_id]
+        return ended
+
+    def _try(self, request: EngineRequest, forced: int | None) -> bool:
+        detokenizers = self._outbox.peers("detokenizer")
+        if not detokenizers:
+            return False
+        replica = self._router.choose(request.prompt_ids, request.namespace, forced)
+        if replica is None:
+            return False
+        detokenizer = detokenizers[zlib.crc32(request.request_id.encode()) % len(detokenizers)]
+        return self._outbox.send("scheduler", replica, msgspec.structs.replace(request, detokenizer=detokenizer))
+
+
+def unavailable(message: str, retry_after_s: float = 5.0) -> RequestError:
+    return RequestError(
+        message,
+        status=503,
+        type="service_unavailable_error",
+        code="service_unavailable",
+        retry_after_s=retry_after_s,
+    )

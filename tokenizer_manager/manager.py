@@ -1,0 +1,291 @@
+"""What the tokenizer manager does with each message of its inbox."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from protocol.control import ControlReply, ControlRequest, Peer, PeerUp
+from protocol.errors import RequestError
+from protocol.links import request_owner
+from protocol.outputs import Detokenized, Refused, Rendered, Tokenized
+from protocol.requests import (
+    AbortRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    PeekCache,
+    RenderRequest,
+    TokenizeRequest,
+)
+from tokenizer_manager.control_tokens import NeedsThread
+from tokenizer_manager.dispatch import Dispatcher, Sender, unavailable
+from tokenizer_manager.preparation import PreparedRequest, RequestPreparer, prompt_size
+from tokenizer_manager.routing import Router
+from tokenizer_manager.tombstones import Tombstones, concerns
+
+logger = logging.getLogger(__name__)
+
+# About 2 ms of rendering and tokenising: more would hold up everybody else's requests and aborts.
+INLINE_CHARACTERS = 8_000
+
+Work = Callable[[bool], Any]
+"""Computes an answer; its argument says whether it may take its time (in a thread) or must raise NeedsThread."""
+
+
+class TokenizerManager:
+    """Handles messages one at a time in an event loop; long work goes to `executor` and comes back by `call_soon`.
+
+    Nothing that a message causes gets out of `handle`: a RequestError becomes a refusal, any other exception a refusal
+    with status 500 and a line in the log.
+    """
+
+    def __init__(
+        self,
+        preparer: RequestPreparer,
+        router: Router,
+        outbox: Sender,
+        executor: Executor,
+        call_soon: Callable[[Callable[[], None]], Any],
+        *,
+        index: int,
+        replicas: int,
+        max_queued_requests: int,
+        evicts_low_priority: bool,
+        description: dict[str, Any],
+    ) -> None:
+        self._preparer = preparer
+        self._router = router
+        self._outbox = outbox
+        self._executor = executor
+        self._call_soon = call_soon
+        self._index = index
+        self._replicas = replicas
+        self._max_queued_requests = max_queued_requests
+        self._evicts_low_priority = evicts_low_priority
+        self._description = description
+        self._dispatcher = Dispatcher(outbox, router, self._refuse, limit=max_queued_requests)
+        self._tombstones = Tombstones()
+        self._preparing: dict[str, int] = {}
+        self._aside = 0
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            GenerateRequest: self._generate,
+            RenderRequest: self._render,
+            TokenizeRequest: self._tokenize,
+            DetokenizeRequest: self._detokenize,
+            AbortRequest: self._abort,
+            ControlRequest: self._control,
+            PeekCache: self._peek,
+        }
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being prepared, and nothing waits for a replica."""
+        return not self._preparing and not self._aside and not self._dispatcher.held
+
+    def handle(self, message: Any) -> None:
+        """One message of `TokenizerInbox`. Never raises."""
+        try:
+            self._handlers[type(message)](message)
+        except Exception:
+            logger.exception("a %s message could not be handled", type(message).__name__)
+
+    def peer_up(self, message: PeerUp) -> None:
+        """After the outbox has connected to the peer."""
+        if message.peer.role == "scheduler":
+            self._router.up(message.peer.index)
+        if message.peer.role in ("scheduler", "detokenizer"):
+            self._dispatcher.retry()
+
+    def peer_down(self, peer: Peer) -> None:
+        if peer.role == "scheduler":
+            self._router.down(peer.index)
+
+    def tick(self) -> None:
+        """Now and then: what has waited too long is refused."""
+        self._dispatcher.expire()
+
+    def _generate(self, request: GenerateRequest) -> None:
+        request_id, attempt = request.request_id, request.attempt
+        request_owner(request_id)  # an id without an owner has nobody to answer to
+        if self._tombstones.ends(request_id, attempt):
+            self._refuse(request_id, attempt, _aborted())
+            return
+        if self._preparing.get(request_id, -1) > attempt:
+            return
+
+        def work(patient: bool) -> PreparedRequest:
+            return self._preparer.prepare(request, patient)
+
+        def finish(prepared: PreparedRequest) -> None:
+            if self._tombstones.ends(request_id, attempt):
+                raise _aborted()
+            self._dispatcher.send(prepared.engine, request.replica)
+
+        def superseded() -> bool:
+            # Whoever finishes takes the entry; an older attempt finds a newer one's, or none.
+            if self._preparing.get(request_id) != attempt:
+                return True
+            del self._preparing[request_id]
+            return False
+
+        self._preparing[request_id] = attempt
+        try:
+            self._check_admission(request)
+        except RequestError as error:
+            superseded()
+            self._refuse(request_id, attempt, error)
+            return
+        self._do(work, finish, request_id, attempt, aside=_is_long(request), superseded=superseded)
+
+    def _render(self, message: RenderRequest) -> None:
+        request = message.request
+
+        def work(patient: bool) -> Rendered:
+            return self._preparer.render(request, patient)
+
+        self._do(work, self._answer, request.request_id, request.attempt, aside=_is_long(request))
+
+    def _tokenize(self, request: TokenizeRequest) -> None:
+        now_s = time.time()
+
+        def work(patient: bool) -> Tokenized:
+            return self._preparer.tokenize(request, now_s, patient)
+
+        aside = prompt_size(request.prompt) > INLINE_CHARACTERS
+        self._do(work, self._answer, request.request_id, 0, aside=aside)
+
+    def _detokenize(self, request: DetokenizeRequest) -> None:
+        def work(patient: bool) -> Detokenized:
+            return self._preparer.detokenize(request)
+
+        self._do(work, self._answer, request.request_id, 0, aside=len(request.ids) > INLINE_CHARACTERS)
+
+    def _answer(self, message: Rendered | Tokenized | Detokenized) -> None:
+        self._outbox.send("http", request_owner(message.request_id), message)
+
+    def _abort(self, abort: AbortRequest) -> None:
+        """Ends what is here, and asks every replica: only they know who has the request."""
+        self._tombstones.add(abort)
+        if not abort.request_id:
+            for request_id, attempt in self._preparing.items():
+                if concerns(abort, request_id, attempt):
+                    self._tombstones.add(AbortRequest(request_id, attempt))
+        for request_id, attempt in self._dispatcher.abort(abort):
+            self._refuse(request_id, attempt, _aborted())
+        for replica in self._router.live:
+            self._outbox.send("scheduler", replica, abort)
+
+    def _control(self, request: ControlRequest) -> None:
+        if request.what == "set_log_level":
+            logging.getLogger().setLevel(str(request.arguments.get("level", "info")).upper())
+        if request.what == "state":
+            self._reply(request, payload=self._state())
+        targets = self._router.live if request.replica is None else (request.replica,)
+        sent = [replica for replica in targets if self._outbox.send("scheduler", replica, request)]
+        if not sent and request.what != "state":
+            # Nobody else would answer this question.
+            which = "no replica" if request.replica is None else f"replica {request.replica} is not"
+            self._reply(request, ok=False, message=f"{which} up")
+
+    def _peek(self, peek: PeekCache) -> None:
+        replica = self._router.favourite(peek.prompt_ids, peek.namespace)
+        if replica is not None:
+            self._outbox.send("scheduler", replica, peek)
+
+    def _reply(
+        self, request: ControlRequest, *, ok: bool = True, message: str = "", payload: dict[str, Any] | None = None
+    ) -> None:
+        reply = ControlReply(
+            request.correlation_id, request.worker, "tokenizer", self._index, ok, message, payload or {}
+        )
+        self._outbox.send("http", request.worker, reply)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            **self._description,
+            "replicas_up": list(self._router.live),
+            "preparing": len(self._preparing),
+            "held": self._dispatcher.held,
+        }
+
+    def _check_admission(self, request: GenerateRequest) -> None:
+        """What can be said before any work is put into the request: RequestError 503 when every queue is full."""
+        if request.replica is not None and not 0 <= request.replica < self._replicas:
+            raise RequestError(f"There is no replica {request.replica}: there are {self._replicas}.", param="replica")
+        # A request that runs already is never refused for others' sake, and a probe must see the engine itself.
+        if request.probe or request.attempt > 0 or self._evicts_low_priority:
+            return
+        load = self._router.shortest_queue()
+        if load is not None and load.waiting >= self._max_queued_requests:
+            retry_after_s = float(min(30, 1 + load.waiting // max(1, load.running)))
+            raise unavailable(f"The queue is full: {load.waiting} requests are waiting.", retry_after_s)
+
+    def _do(
+        self,
+        work: Work,
+        finish: Callable[[Any], None],
+        request_id: str,
+        attempt: int,
+        *,
+        aside: bool,
+        superseded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Runs `work` here or in a thread, then `finish` here, unless a newer attempt has come in between."""
+
+        def conclude(outcome: Callable[[], Any]) -> None:
+            if not superseded():
+                self._fenced(lambda: finish(outcome()), request_id, attempt)
+
+        if not aside:
+            try:
+                result = work(False)
+            except NeedsThread:
+                pass
+            except Exception as error:
+                conclude(_raiser(error))
+                return
+            else:
+                conclude(lambda: result)
+                return
+
+        def come_back(future: Any) -> None:
+            def later() -> None:
+                self._aside -= 1
+                conclude(future.result)
+
+            self._call_soon(later)
+
+        self._aside += 1
+        self._executor.submit(work, True).add_done_callback(come_back)
+
+    def _fenced(self, action: Callable[[], None], request_id: str, attempt: int) -> None:
+        try:
+            action()
+        except RequestError as error:
+            self._refuse(request_id, attempt, error)
+        except Exception as error:
+            logger.exception("request %s could not be prepared", request_id)
+            message = f"The request could not be prepared ({type(error).__name__})."
+            self._refuse(request_id, attempt, RequestError(message, status=500, type="server_error"))
+
+    def _refuse(self, request_id: str, attempt: int, error: RequestError) -> None:
+        self._outbox.send("http", request_owner(request_id), Refused(request_id, attempt, error.info))
+
+
+def _is_long(request: GenerateRequest) -> bool:
+    prompt = request.prompt
+    from_request = getattr(prompt, "template", None) is not None  # rendered in a child, which has to be waited for
+    return from_request or prompt_size(prompt) > INLINE_CHARACTERS
+
+
+def _raiser(error: Exception) -> Callable[[], Any]:
+    def raise_it() -> Any:
+        raise error
+
+    return raise_it
+
+
+def _aborted() -> RequestError:
+    # 499 as proxies log it: nobody waits for the answer, unless somebody else asked for the abort.
+    return RequestError("The request was aborted before it was scheduled.", status=499, code="aborted")

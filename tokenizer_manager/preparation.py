@@ -1,0 +1,194 @@
+"""One request from what the front end understood to what the scheduler takes: names, prompt, limits, reasoning."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from protocol.errors import RequestError
+from protocol.ids import pack_ids, unpack_ids
+from protocol.outputs import Detokenized, Rendered, Tokenized
+from protocol.requests import (
+    DetokenizeRequest,
+    EngineRequest,
+    GenerateRequest,
+    Prompt,
+    TextPrompt,
+    TokenizeRequest,
+    TokensPrompt,
+)
+from protocol.sampling import DetokenizeOptions
+from runtime.engine_config import EngineConfig
+from tokenizer_manager.chat_rendering import ChatRenderer, RenderedChat
+from tokenizer_manager.control_tokens import MarkedEncoder, strings_of
+from tokenizer_manager.model_names import ModelNames
+from tokenizer_manager.reasoning_span import reasoning_span
+from tokenizer_manager.tokenization import TextTokenizer
+from tokenizer_manager.validation import (
+    ContextRule,
+    banned_sequences,
+    check_sampling_ids,
+    check_vocabulary,
+    truncated,
+)
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt in ids. `text` is None for one that came in ids; `chat` only for a conversation."""
+
+    ids: list[int]
+    text: str | None
+    param: str
+    chat: RenderedChat | None = None
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """The request as the scheduler takes it, and the prompt it was made from."""
+
+    engine: EngineRequest
+    prompt: EncodedPrompt
+
+
+class RequestPreparer:
+    """Pure of links and clocks: every method may run in any thread, and raises RequestError for what is wanting."""
+
+    def __init__(self, config: EngineConfig, tokenizer: TextTokenizer, renderer: ChatRenderer) -> None:
+        self._model = config.model
+        self._tokenizer = tokenizer
+        self._renderer = renderer
+        self._encoder = MarkedEncoder(tokenizer)
+        self._context = ContextRule(config.model.context_length, config.args.context_overflow)
+        self._names = ModelNames(
+            config.model.served_names or (config.model.name,),
+            accept_unknown=config.args.unknown_model == "accept",
+        )
+
+    def prepare(self, request: GenerateRequest, patient: bool = True) -> PreparedRequest:
+        """The request with its prompt in ids and every parameter final; where it goes is left to the caller.
+
+        `patient` False is for an event loop: what would take long raises NeedsThread instead."""
+        choice = self._names.choose(request.model, request.adapter)
+        check_sampling_ids(request.sampling, self._model.vocab_size)
+        prompt = self._encode(request.prompt, request.arrival_s, patient)
+        ids = truncated(prompt.ids, request, self._model.context_length)
+        if not ids:
+            raise RequestError("The prompt is empty: it has no token.", param=prompt.param, code="empty_prompt")
+        if len(ids) < len(prompt.ids):
+            prompt = replace(prompt, ids=ids, text=self._tokenizer.decode(ids))
+        sampling, adjustments = self._context.apply(len(ids), request, prompt.param)
+        if sampling.bad_words:
+            banned = sampling.banned_sequences + banned_sequences(sampling.bad_words, self._tokenizer)
+            sampling = msgspec.structs.replace(sampling, banned_sequences=banned)
+        detokenize, end_ids = self._template_stops(prompt, request.detokenize)
+        span = None
+        if request.reasoning is not None:
+            text = prompt.text if prompt.text is not None else self._tokenizer.decode(ids[-64:])
+            span = reasoning_span(request.reasoning, request.prompt, text, self._tokenizer)
+        from_template = prompt.chat.adjustments if prompt.chat is not None else ()
+        engine = EngineRequest(
+            request_id=request.request_id,
+            prompt_ids=pack_ids(ids),
+            sampling=sampling,
+            detokenize=detokenize,
+            eos_token_ids=tuple(dict.fromkeys((*self._model.eos_token_ids, *end_ids))),
+            n=request.n,
+            attempt=request.attempt,
+            adapter=choice.adapter,
+            reasoning_span=span,
+            namespace=namespace(choice.adapter, request.cache_salt),
+            priority=request.priority,
+            fairness_key=request.fairness_key,
+            arrival_s=request.arrival_s,
+            deadline_s=request.deadline_s,
+            queue_timeout_s=request.queue_timeout_s,
+            wants_prompt_ids=request.wants_prompt_ids,
+            probe=request.probe,
+            suspect=request.suspect,
+            resume=request.resume,
+            adjustments=(*choice.adjustments, *from_template, *adjustments),
+        )
+        return PreparedRequest(engine, prompt)
+
+    def render(self, request: GenerateRequest, patient: bool = True) -> Rendered:
+        """What `prepare` would send to the model, as plain data."""
+        prepared = self.prepare(request, patient)
+        engine, prompt = prepared.engine, prepared.prompt
+        fields = msgspec.structs.asdict(engine.sampling)  # to_builtins alone leaves out what has its default
+        sampling: dict[str, Any] = {name: msgspec.to_builtins(value, str_keys=True) for name, value in fields.items()}
+        text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids)
+        return Rendered(
+            request_id=request.request_id,
+            text=text,
+            ids=engine.prompt_ids,
+            template=prompt.chat.template if prompt.chat is not None else None,
+            template_source=prompt.chat.source if prompt.chat is not None else None,
+            messages=prompt.chat.messages if prompt.chat is not None else None,
+            sampling=sampling,
+            adjustments=engine.adjustments,
+            namespace=engine.namespace,
+        )
+
+    def tokenize(self, request: TokenizeRequest, now_s: float, patient: bool = True) -> Tokenized:
+        self._names.choose(request.model)
+        ids = self._encode(request.prompt, now_s, patient).ids
+        return Tokenized(
+            request.request_id, pack_ids(ids), self._tokenizer.token_texts(ids), self._model.context_length
+        )
+
+    def detokenize(self, request: DetokenizeRequest) -> Detokenized:
+        self._names.choose(request.model)
+        ids = _unpacked(request.ids, "tokens")
+        check_vocabulary(ids, self._model.vocab_size, "tokens")
+        return Detokenized(request.request_id, self._tokenizer.decode(ids, request.skip_special_tokens))
+
+    def _encode(self, prompt: Prompt, now_s: float, patient: bool) -> EncodedPrompt:
+        if isinstance(prompt, TokensPrompt):
+            ids = _unpacked(prompt.ids, "prompt")
+            check_vocabulary(ids, self._model.vocab_size, "prompt")
+            return EncodedPrompt(ids, None, "prompt")
+        if isinstance(prompt, TextPrompt):
+            ids = self._tokenizer.encode(prompt.text, prompt.add_special_tokens)
+            return EncodedPrompt(ids, prompt.text, "prompt")
+        try:
+            chat = self._renderer.render(prompt, now_s)
+        except RecursionError as error:
+            raise RequestError("The conversation is nested too deeply.", param="messages") from error
+        ids = self._encoder.encode(chat.text, chat.mark, chat.add_special_tokens, patient=patient)
+        return EncodedPrompt(ids, chat.plain_text, "messages", chat)
+
+    def _template_stops(
+        self, prompt: EncodedPrompt, options: DetokenizeOptions
+    ) -> tuple[DetokenizeOptions, tuple[int, ...]]:
+        """A conversation template's own stops: ids where they are special tokens (whose text is never seen), else strings."""
+        if prompt.chat is None or not prompt.chat.stop:
+            return options, ()
+        ids = {text: self._tokenizer.special_id(text) for text in prompt.chat.stop}
+        strings = tuple(text for text, token_id in ids.items() if token_id is None and text not in options.stop)
+        end_ids = tuple(token_id for token_id in ids.values() if token_id is not None)
+        return msgspec.structs.replace(options, stop=options.stop + strings), end_ids
+
+
+def namespace(adapter: str | None, cache_salt: str) -> str:
+    """The prefix cache's namespace: "" for the base model without a salt, otherwise distinct for each pair."""
+    if adapter is None and not cache_salt:
+        return ""
+    name = adapter or ""
+    return f"{len(name)}:{name}{cache_salt}"
+
+
+def _unpacked(data: bytes, param: str) -> list[int]:
+    try:
+        return unpack_ids(data)
+    except ValueError as error:
+        raise RequestError("The token ids are not whole.", param=param) from error
+
+
+def prompt_size(prompt: Prompt) -> int:
+    """How many characters there are to render and tokenise: what decides whether a thread does it."""
+    if isinstance(prompt, TokensPrompt):
+        return len(prompt.ids) // 8
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text)
+    return sum(map(len, strings_of([prompt.messages, prompt.tools, prompt.documents, prompt.template_kwargs])))

@@ -1,0 +1,42 @@
+"""Where reasoning begins and ends in ids, and whether the prompt has opened it."""
+
+from protocol.requests import ChatPrompt, Prompt
+from protocol.sampling import ReasoningFormat, ReasoningSpan
+from tokenizer_manager.tokenization import TextTokenizer
+
+
+def reasoning_span(
+    reasoning: ReasoningFormat, prompt: Prompt, rendered: str, tokenizer: TextTokenizer
+) -> ReasoningSpan | None:
+    """The span of a prompt whose text is `rendered`; None where the markers are no text to look for."""
+    if not reasoning.open.strip() or not reasoning.close.strip():
+        return None
+    return ReasoningSpan(
+        open_ids=tuple(tokenizer.encode(reasoning.open)),
+        close_ids=tuple(tokenizer.encode(reasoning.close)),
+        prompt_opened=prompt_opens(reasoning, prompt, rendered),
+    )
+
+
+def prompt_opens(reasoning: ReasoningFormat, prompt: Prompt, rendered: str) -> bool:
+    """Whether output begins inside reasoning: the prompt's end tells, and the format's habit where it doesn't."""
+    open_marker, close_marker = reasoning.open.strip(), reasoning.close.strip()
+    text = rendered.rstrip()
+    if text.endswith(close_marker):
+        return False
+    if text.endswith(open_marker):
+        return True
+    if isinstance(prompt, ChatPrompt) and prompt.continue_final_message:
+        # The continued message may stand in the middle of its reasoning, or behind it.
+        final = _final_text(prompt)
+        opened, closed = final.rfind(open_marker), final.rfind(close_marker)
+        if opened >= 0 or closed >= 0:
+            return opened > closed
+    return reasoning.always
+
+
+def _final_text(prompt: ChatPrompt) -> str:
+    content = prompt.messages[-1].get("content")
+    if isinstance(content, list):
+        return "\n".join(part.get("text", "") if isinstance(part, dict) else str(part) for part in content)
+    return content or ""

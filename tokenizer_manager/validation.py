@@ -1,0 +1,106 @@
+"""Checks that need the model: its vocabulary and its context length."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from protocol.errors import RequestError
+from protocol.requests import Adjustment, GenerateRequest
+from protocol.sampling import SamplingParameters
+from tokenizer_manager.tokenization import TextTokenizer
+
+
+def check_vocabulary(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    """RequestError naming the first id that the model does not have."""
+    for token_id in ids:
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"Token id {token_id} is out of vocabulary: this model's ids are 0 to {vocab_size - 1}.",
+                param=param,
+                code="token_out_of_vocabulary",
+            )
+
+
+def check_sampling_ids(sampling: SamplingParameters, vocab_size: int) -> None:
+    check_vocabulary(sampling.logit_bias or (), vocab_size, "logit_bias")
+    check_vocabulary(sampling.stop_token_ids, vocab_size, "stop_token_ids")
+    check_vocabulary(sampling.logprob_token_ids, vocab_size, "logprob_token_ids")
+    if sampling.allowed_token_ids is not None:
+        if not sampling.allowed_token_ids:
+            raise RequestError("allowed_token_ids is empty: no token could be drawn.", param="allowed_token_ids")
+        check_vocabulary(sampling.allowed_token_ids, vocab_size, "allowed_token_ids")
+
+
+def banned_sequences(bad_words: Iterable[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each bad word as the ids it has at the start of a text and behind a blank."""
+    sequences: dict[tuple[int, ...], None] = {}
+    for index, word in enumerate(bad_words):
+        bare = word.lstrip()
+        if not bare:
+            raise RequestError("A bad word is empty.", param=f"bad_words[{index}]")
+        for text in (bare, " " + bare):
+            sequences[tuple(tokenizer.encode(text))] = None
+    return tuple(sequence for sequence in sequences if sequence)
+
+
+def truncated(ids: list[int], request: GenerateRequest, context_length: int) -> list[int]:
+    """The prompt's last tokens as `truncate_prompt_tokens` wants them."""
+    keep = request.truncate_prompt_tokens
+    if keep is None:
+        return ids
+    if keep == -1:
+        wanted = request.sampling.max_tokens
+        keep = max(1, context_length - (1 if wanted is None else wanted))
+    if keep < 1:
+        raise RequestError("truncate_prompt_tokens is -1 or a positive number.", param="truncate_prompt_tokens")
+    return ids[-keep:]
+
+
+@dataclass(frozen=True)
+class ContextRule:
+    """How long prompt and answer may be together, and what becomes of a request for more."""
+
+    context_length: int
+    overflow: Literal["reject", "clamp"]
+
+    def apply(
+        self, prompt_tokens: int, request: GenerateRequest, prompt_param: str
+    ) -> tuple[SamplingParameters, tuple[Adjustment, ...]]:
+        """Sampling parameters with `max_tokens` a number that fits; RequestError where the prompt or the sum does not."""
+        sampling = request.sampling
+        room = self.context_length - prompt_tokens
+        wanted = sampling.max_tokens
+        field = request.max_tokens_field
+        if room < 0 or (room == 0 and wanted != 0):
+            raise RequestError(
+                f"The prompt has {prompt_tokens} tokens, which leaves no room for an answer in this model's context "
+                f"length of {self.context_length} tokens"
+                + (f" (requested in {field}: {wanted} tokens)." if wanted is not None else "."),
+                param=prompt_param,
+                code="context_length_exceeded",
+            )
+        adjustments: tuple[Adjustment, ...] = ()
+        granted = room if wanted is None else min(wanted, room)
+        least = sampling.min_tokens
+        if wanted is not None and wanted > room:
+            if self.overflow == "reject":
+                raise RequestError(
+                    f"The prompt has {prompt_tokens} tokens and {field} asks for {wanted} more: {prompt_tokens + wanted} "
+                    f"tokens, but this model's context length is {self.context_length}. "
+                    f"Ask for at most {room} tokens in {field}, or shorten the prompt.",
+                    param=field,
+                    code="context_length_exceeded",
+                )
+            reason = f"{prompt_tokens} prompt tokens leave {room} of the context length of {self.context_length}"
+            adjustments = (Adjustment(field, "clamped", reason, value=granted),)
+            if granted < least <= wanted:
+                adjustments += (Adjustment("min_tokens", "clamped", reason, value=granted),)
+                least = granted
+        if least > granted:
+            raise RequestError(
+                f"min_tokens ({least}) is greater than the {granted} tokens that the answer may have.",
+                param="min_tokens",
+            )
+        return msgspec.structs.replace(sampling, max_tokens=granted, min_tokens=least), adjustments
