@@ -40,8 +40,8 @@ class RowGroup:
         known = self.masks.get(key)
         if known is not None:
             return known
-        visible = self.key_positions < self.sequence_lengths
         distance = self.query_positions - self.key_positions
+        visible = (self.key_positions < self.sequence_lengths).expand_as(distance)
         if spec.causal:
             visible = visible & (distance >= 0)
         if spec.sliding_window is not None:

@@ -28,7 +28,8 @@ class TinyModel:
         generator = torch.Generator().manual_seed(7)
 
         def weights(*shape: int) -> torch.Tensor:
-            return torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
+            drawn: torch.Tensor = torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
+            return drawn
 
         self.vocab_size = vocab_size
         self.hidden_size = HIDDEN
