@@ -1,0 +1,156 @@
+"""One HTTP call and the requests it became: a chat is one, a batch of prompts is several with one mailbox."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from protocol.errors import ErrorInfo, RequestError
+from protocol.outputs import Admitted, TextOutput
+from protocol.requests import ChoiceProgress, GenerateRequest
+
+MAX_PENDING_TOKENS = 65_536
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been delivered of one choice: enough to have it continued elsewhere."""
+
+    ids: bytearray = field(default_factory=bytearray)
+    finished: bool = False
+
+
+class Flight:
+    """One request in flight. `attempt` counts its submissions; only outputs of the current one are taken."""
+
+    __slots__ = (
+        "admitted", "attempt", "began_s", "crashes", "exchange", "last_s", "position", "progress", "request",
+        "scored", "tokenizer", "unfinished",
+    )  # fmt: skip
+
+    def __init__(self, request: GenerateRequest, exchange: "Exchange", position: int) -> None:
+        self.request = request
+        self.exchange = exchange
+        self.position = position
+        self.attempt = 0
+        self.tokenizer: int | None = None
+        self.admitted: Admitted | None = None
+        self.progress = [Progress() for _ in range(request.n)]
+        self.unfinished = request.n
+        self.crashes = 0
+        self.scored = False
+        self.began_s = self.last_s = time.monotonic()
+
+    def submission(self) -> GenerateRequest:
+        """The request as it is sent now: the first time as it came, later with what has been delivered."""
+        if self.attempt == 0:
+            return self.request
+        resume = tuple(
+            ChoiceProgress(index, bytes(progress.ids), progress.finished)
+            for index, progress in enumerate(self.progress)
+            if progress.ids or progress.finished
+        )
+        sampling = self.request.sampling
+        if self.scored:
+            # Prompt logprobs have been delivered; asking again would compute the whole prompt for nothing.
+            sampling = msgspec.structs.replace(sampling, prompt_logprobs=None)
+        return msgspec.structs.replace(
+            self.request, attempt=self.attempt, resume=resume, sampling=sampling, suspect=self.crashes > 1
+        )
+
+
+class Exchange:
+    """The requests of one HTTP call. The handler awaits `admitted`, then `take` until `finished`.
+
+    Outputs that come while the client is slow wait here and are merged when taken, so a stream that lags sends fewer,
+    longer pieces. `close` must be called at the end; it aborts what still runs.
+    """
+
+    def __init__(self, requests: list[GenerateRequest], close: Callable[["Exchange"], None]) -> None:
+        self.flights = [Flight(request, self, position) for position, request in enumerate(requests)]
+        self.failure: ErrorInfo | None = None
+        self.writing_since: float | None = None
+        self.quiet_since = time.monotonic()
+        self.cut: Callable[[], None] | None = None
+        self._pending: list[tuple[int, TextOutput]] = []
+        self._pending_tokens = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._close = close
+
+    async def admitted(self) -> list[Admitted]:
+        """Waits until every request was admitted; RequestError if one was refused or failed."""
+        while True:
+            self._raise_failure()
+            found = [flight.admitted for flight in self.flights if flight.admitted is not None]
+            if len(found) == len(self.flights):
+                return found
+            await self._wait()
+
+    async def take(self) -> list[tuple[int, TextOutput]]:
+        """(prompt position, output) of everything new, at most one per choice; [] when woken for nothing.
+        RequestError once a request failed and all that came before has been taken."""
+        if not self._pending:
+            self._raise_failure()
+            if not self.finished:
+                await self._wait()
+            if not self._pending:
+                self._raise_failure()
+        taken, self._pending, self._pending_tokens = self._pending, [], 0
+        return merge_outputs(taken) if len(taken) > 1 else taken
+
+    @property
+    def finished(self) -> bool:
+        """True once every choice has ended and its end has been taken."""
+        return not self._pending and self.failure is None and all(not flight.unfinished for flight in self.flights)
+
+    def deliver(self, position: int, output: TextOutput) -> None:
+        self._pending.append((position, output))
+        self._pending_tokens += len(output.ids) >> 2
+        if self._pending_tokens > MAX_PENDING_TOKENS and self.writing_since is not None and self.cut is not None:
+            self.cut()
+        self.wake()
+
+    def fail(self, error: ErrorInfo) -> None:
+        """Ends the whole call with an error, after what has been delivered. The first failure counts."""
+        if self.failure is None:
+            self.failure = error
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        self._close(self)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise RequestError.from_info(self.failure)
+
+
+def merge_outputs(outputs: list[tuple[int, TextOutput]]) -> list[tuple[int, TextOutput]]:
+    """One output per choice, in the order in which each first appeared."""
+    groups: dict[tuple[int, int], list[TextOutput]] = {}
+    for position, output in outputs:
+        groups.setdefault((position, output.index), []).append(output)
+    return [(key[0], group[0] if len(group) == 1 else _joined(group)) for key, group in groups.items()]
+
+
+def _joined(group: list[TextOutput]) -> TextOutput:
+    last = group[-1]
+    logprobs = [entry for output in group for entry in output.logprobs or ()]
+    return msgspec.structs.replace(
+        last,
+        text="".join(output.text for output in group),
+        ids=b"".join(output.ids for output in group),
+        logprobs=logprobs if any(output.logprobs is not None for output in group) else None,
+        prompt_logprobs=next((output.prompt_logprobs for output in group if output.prompt_logprobs is not None), None),
+        cached_tokens=max(output.cached_tokens for output in group),
+        adjustments=tuple(found for output in group for found in output.adjustments),
+    )

@@ -1,0 +1,106 @@
+"""What every route of this HTTP process shares: made once, given to the application, closed at the end."""
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from http_frontend.body import read_json
+from http_frontend.contract.field import Record
+from http_frontend.contract.review import Review
+from http_frontend.contract.sampling import ID_PATTERN
+from http_frontend.in_flight import InFlight, Sender
+from http_frontend.metrics import Metrics
+from http_frontend.models import ServedModels
+from http_frontend.parsers import Parsers
+from http_frontend.questions import Questions
+from protocol.control import ControlReply
+from protocol.outputs import Admitted, Refused, TextBatch
+from runtime.engine_config import EngineConfig
+from runtime.status_board import StatusBoard
+
+
+@dataclass(frozen=True)
+class Call:
+    """One checked request body and what belongs to its answer."""
+
+    fields: dict[str, Any]
+    review: Review
+    id: str
+    model: str
+    served_model: str
+    created: int
+    headers: dict[str, str]
+    fairness_key: str
+
+
+class Front:
+    """The parts of the front end, and the way of each message to the part that it concerns."""
+
+    def __init__(self, config: EngineConfig, worker: int, sender: Sender, board: StatusBoard) -> None:
+        self.config = config
+        self.worker = worker
+        self.sender = sender
+        self.board = board
+        self.started_s = int(time.time())
+        self.models = ServedModels(config, self.started_s)
+        self.parsers = Parsers(config)
+        self.metrics = Metrics(Path(config.run_dir), worker, self.models.names[0])
+        self.in_flight = InFlight(config, worker, sender, self.metrics)
+        self.questions = Questions(worker, sender)
+
+    async def accept(self, request: Request, body: Record) -> Call:
+        """Reads and checks the body of a generating call."""
+        raw = await read_json(request, self.config.args.max_body_bytes)
+        review = self.review(request)
+        fields = body.check(raw, "", review)
+        client_id = fields.get("request_id") or fields.get("rid") or uuid.uuid4().hex
+        model, served_model = self.models.resolve(fields.get("model"), review)
+        return Call(
+            fields=fields,
+            review=review,
+            id=client_id,
+            model=model,
+            served_model=served_model,
+            created=int(time.time()),
+            headers={"x-request-id": request_id(request) or client_id},
+            fairness_key=request.scope.get("candor.key", ""),
+        )
+
+    def review(self, request: Request) -> Review:
+        strict = self.config.args.strict or request.headers.get("x-candor-strict") == "1"
+        return Review(self.config, strict)
+
+    def handle(self, message: msgspec.Struct) -> None:
+        """A message from the inbox."""
+        if isinstance(message, TextBatch):
+            self.in_flight.on_text(message)
+        elif isinstance(message, Admitted):
+            self.in_flight.on_admitted(message)
+        elif isinstance(message, Refused):
+            if not self.in_flight.on_refused(message):
+                self.questions.on_refused(message)
+        elif isinstance(message, ControlReply):
+            self.questions.on_reply(message)
+        else:
+            self.questions.on_answer(message)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.metrics.close()
+
+
+def request_id(request: Request) -> str | None:
+    """The client's x-request-id, if it is fit to be echoed."""
+    value = request.headers.get("x-request-id")
+    return value if value is not None and re.fullmatch(ID_PATTERN, value) else None
+
+
+def front_of(request: Request) -> Front:
+    front = request.app.state.front
+    assert isinstance(front, Front)
+    return front

@@ -1,0 +1,167 @@
+"""A generating answer as plain ASGI: nothing leaves before admission, then a stream, or the stream collected.
+
+One task writes, one watches for the client to leave; a token costs no task and no model object. Whatever arrived while
+the last write was waiting goes out together in the next.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from http_frontend.contract.review import Review
+from http_frontend.errors import error_body
+from http_frontend.exchange import Exchange
+from http_frontend.in_flight import InFlight
+from protocol.errors import ErrorInfo, RequestError
+from protocol.outputs import Admitted, TextOutput
+from protocol.requests import GenerateRequest
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+DISCONNECTED = ErrorInfo("the client disconnected", 499, code="disconnected")
+
+Batch = list[tuple[int, TextOutput]]
+
+
+class Form(Protocol):
+    """How one API writes an answer: as the frames of a stream, or as one body made of the same pieces."""
+
+    def admit(self, admitted: list[Admitted]) -> None: ...
+
+    def opening(self) -> bytes:
+        """Frames before the first token."""
+
+    def frames(self, batch: Batch) -> bytes:
+        """Frames of new outputs; b"" if nothing is to be sent yet."""
+
+    def closing(self) -> bytes:
+        """Frames after the last token, without the end mark."""
+
+    def collect(self, batch: Batch) -> None:
+        """Keeps new outputs for `body`."""
+
+    def body(self) -> bytes:
+        """The whole answer as JSON."""
+
+    def error(self, info: ErrorInfo) -> bytes:
+        """An error that came after the first frame, as a frame."""
+
+
+class Generation(Response):
+    """Opens the exchange when it is sent, so that a refusal is still a response of its own (see errors.py)."""
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        requests: list[GenerateRequest],
+        form: Form,
+        review: Review,
+        stream: bool,
+        headers: dict[str, str],
+    ) -> None:
+        self._in_flight = in_flight
+        self._requests = requests
+        self._form = form
+        self._review = review
+        self._stream = stream
+        self._more_headers = headers
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = self._in_flight.open(self._requests)
+        watch = asyncio.create_task(_watch(receive, exchange))
+        try:
+            admitted = await exchange.admitted()
+            self._review.take(found for one in admitted for found in one.adjustments)
+            self._form.admit(admitted)
+            if self._stream:
+                await self._send_stream(exchange, scope, send)
+            else:
+                await self._send_whole(exchange, send)
+        except RequestError as error:
+            # Nobody is left to be told; returning without a response closes the connection.
+            if error.info is not DISCONNECTED:
+                raise
+        finally:
+            watch.cancel()
+            exchange.close()
+
+    async def _send_whole(self, exchange: Exchange, send: Send) -> None:
+        while not exchange.finished:
+            self._form.collect(await exchange.take())
+        body = self._form.body()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers + self._raw_headers()})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _send_stream(self, exchange: Exchange, scope: Scope, send: Send) -> None:
+        transport = scope.get("candor.transport")
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cut() -> None:
+            transport.abort() if transport is not None else task.cancel()
+
+        exchange.cut = cut
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers + self._raw_headers()})
+        try:
+            frames = self._form.opening()
+            while True:
+                if frames:
+                    exchange.quiet_since = exchange.writing_since = time.monotonic()
+                    await send({"type": "http.response.body", "body": frames, "more_body": True})
+                    exchange.writing_since = None
+                if exchange.finished:
+                    break
+                batch = await exchange.take()
+                frames = self._form.frames(batch) if batch else KEEP_ALIVE
+            await send({"type": "http.response.body", "body": self._form.closing() + DONE})
+        except RequestError as error:
+            if error.info is DISCONNECTED:
+                raise
+            await send({"type": "http.response.body", "body": self._form.error(error.info) + DONE})
+            if transport is not None:
+                transport.close()
+
+    def _raw_headers(self) -> list[tuple[bytes, bytes]]:
+        told = self._review.header()
+        headers = self._more_headers | ({"x-candor-adjustments": told} if told else {})
+        return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def _watch(receive: Receive, exchange: Exchange) -> None:
+    """Fails the exchange when the client leaves, streaming or not, whatever phase the request is in."""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            exchange.fail(DISCONNECTED)
+            return
+
+
+def frame(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def error_frame(info: ErrorInfo) -> bytes:
+    return frame(error_body(info))
+
+
+def by_choice(batch: Batch, n: int, copies: int) -> Iterable[tuple[int, int, TextOutput]]:
+    """(choice index over all prompts, prompt position, output), copies of a greedy answer included."""
+    for position, output in batch:
+        if copies == 1:
+            yield position * n + output.index, position, output
+        else:
+            for copy in range(copies):
+                yield position * copies + copy, position, output

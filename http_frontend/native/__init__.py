@@ -1,0 +1,1 @@
+"""SGLang's own `/generate`: its request, its cumulative stream, its `meta_info`."""

@@ -1,0 +1,146 @@
+"""POST /v1/chat/completions: from the body to one GenerateRequest and the form of its answer."""
+
+from typing import Any
+
+from http_frontend.contract.kinds import refuse
+from http_frontend.contract.review import Review
+from http_frontend.front import Call, Front
+from http_frontend.openai.chat_form import ChatForm, ChatShape
+from http_frontend.openai.constraints import grammar_of
+from http_frontend.openai.messages import Message, normalise_messages
+from http_frontend.openai.parameters import (
+    Fields,
+    check_stream_options,
+    choices_of,
+    detokenize_options,
+    generate_request,
+    max_tokens_of,
+    sampling_parameters,
+    wants_prompt_ids,
+)
+from protocol.ids import pack_ids
+from protocol.requests import ChatPrompt, GenerateRequest, TokensPrompt
+
+REASONING_NAMES = {
+    "both": ("reasoning_content", "reasoning"),
+    "reasoning_content": ("reasoning_content",),
+    "reasoning": ("reasoning",),
+}
+RESERVED_KWARGS = (
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+)
+
+
+def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
+    """The request and the form of its answer; RequestError for whatever the fields can't mean together."""
+    fields, review, args = call.fields, call.review, front.config.args
+    include_usage, continuous_usage = check_stream_options(fields, review)
+    messages = normalise_messages(fields["messages"])
+    prompt = chat_prompt(fields, messages, review)
+    max_tokens, max_tokens_field = max_tokens_of(fields, review)
+    sampling = sampling_parameters(
+        fields,
+        front.config,
+        max_tokens=max_tokens,
+        logprobs=logprobs_of(fields),
+        prompt_logprobs=prompt_logprobs_of(fields),
+        grammar=grammar_of(fields, front.config),
+    )
+    wanted = fields.get("n", 1)
+    n, copies = choices_of(fields, sampling, review, wanted)
+    request = generate_request(
+        call,
+        front.worker,
+        TokensPrompt(pack_ids(fields["input_ids"])) if "input_ids" in fields else prompt,
+        sampling,
+        detokenize_options(fields, front.parsers.visible(False)),
+        n=n,
+        reasoning=front.parsers.reasoning_format(),
+        max_tokens_field=max_tokens_field,
+    )
+    separate = fields.get("separate_reasoning", True)
+    stream_reasoning = fields.get("stream_reasoning", True)
+    shape = ChatShape(
+        id=f"chatcmpl-{call.id}",
+        model=call.model,
+        created=call.created,
+        fingerprint=front.models.fingerprint,
+        choices=wanted,
+        copies=copies,
+        include_usage=include_usage,
+        continuous_usage=continuous_usage,
+        ids_as_tokens=fields.get("return_tokens_as_token_ids", False),
+        returns_ids=fields.get("return_token_ids", False),
+        returns_prompt_ids=wants_prompt_ids(fields),
+        returns_adjustments=fields.get("return_adjustments", False),
+        shows_reasoning=fields.get("include_reasoning", True),
+        reasoning_names=REASONING_NAMES[args.reasoning_field],
+        echo=echo_of(fields, messages),
+        new_parser=lambda admitted: front.parsers.new_parser(None, admitted, separate, stream_reasoning, 0),
+    )
+    return request, ChatForm(shape, review)
+
+
+def chat_prompt(fields: Fields, messages: list[Message], review: Review) -> ChatPrompt:
+    """The conversation to be rendered, for a chat as for /tokenize."""
+    continues = fields.get("continue_final_message", False) or any(
+        message.get("prefix") for message in fields["messages"][-1:]
+    )
+    if continues and fields.get("add_generation_prompt"):
+        refuse("continue_final_message", "can't be set together with add_generation_prompt")
+    if continues and messages[-1]["role"] != "assistant":
+        refuse("continue_final_message", "the last message must be the assistant's")
+    return ChatPrompt(
+        messages=messages,
+        documents=fields.get("documents"),
+        add_generation_prompt=fields.get("add_generation_prompt", not continues),
+        continue_final_message=continues,
+        add_special_tokens=fields.get("add_special_tokens", False),
+        template=fields.get("chat_template"),
+        template_kwargs=template_kwargs(fields),
+    )
+
+
+def template_kwargs(fields: Fields) -> dict[str, Any]:
+    given: dict[str, Any] = dict(fields.get("chat_template_kwargs", {}))
+    for name in RESERVED_KWARGS:
+        if name in given:
+            refuse(f"chat_template_kwargs.{name}", "is a name of the server's own")
+    effort = fields.get("reasoning_effort")
+    if effort is not None:
+        given.setdefault("reasoning_effort", effort)
+        given.setdefault("enable_thinking", effort != "none")
+    return given
+
+
+def logprobs_of(fields: Fields) -> int | None:
+    """How many alternatives per token; None without logprobs."""
+    if fields.get("logprobs", False):
+        return int(fields.get("top_logprobs", 0))
+    if "top_logprobs" in fields:
+        refuse("top_logprobs", "needs logprobs to be true")
+    if "logprob_token_ids" in fields:
+        refuse("logprob_token_ids", "needs logprobs to be true")
+    return None
+
+
+def prompt_logprobs_of(fields: Fields) -> int | None:
+    count: int | None = fields.get("prompt_logprobs")
+    if count is not None and fields.get("stream", False):
+        refuse("prompt_logprobs", "is not available in a stream")
+    return count
+
+
+def echo_of(fields: Fields, messages: list[Message]) -> str:
+    """The text of a final assistant message, if it is to be repeated before what is new."""
+    last = messages[-1]
+    if not fields.get("echo", False) or last["role"] != "assistant":
+        return ""
+    content = last["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content or ())

@@ -1,0 +1,99 @@
+"""Questions to the processes behind: one answer to a tokenisation or a render, several to a control message."""
+
+import asyncio
+import uuid
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from http_frontend.in_flight import Sender
+from protocol.control import ControlReply, ControlRequest, Role
+from protocol.errors import ErrorInfo, RequestError
+from protocol.outputs import Detokenized, Refused, Rendered, Tokenized
+
+ANSWER_TIMEOUT_S = 30.0
+
+Answer = Rendered | Tokenized | Detokenized
+
+
+class Questions:
+    """Correlates answers with whoever waits for them; a late or unasked answer is dropped."""
+
+    def __init__(self, worker: int, sender: Sender) -> None:
+        self._worker = worker
+        self._sender = sender
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._replies: dict[str, list[ControlReply]] = {}
+        self._news: dict[str, asyncio.Event] = {}
+
+    def new_id(self) -> str:
+        return f"{self._worker}-q{uuid.uuid4().hex}"
+
+    async def ask(self, question_id: str, message: msgspec.Struct, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """Sends a message to a tokenizer manager and waits for its answer; RequestError if refused or late."""
+        tokenizers = self._sender.peers("tokenizer")
+        if not tokenizers:
+            raise RequestError.from_info(_no_answer("no tokenizer manager is running"))
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[question_id] = answer
+        try:
+            self._sender.send("tokenizer", tokenizers[zlib.crc32(question_id.encode()) % len(tokenizers)], message)
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise RequestError.from_info(_no_answer("the tokenizer manager did not answer in time")) from None
+        finally:
+            del self._answers[question_id]
+
+    async def ask_all(
+        self, what: str, arguments: dict[str, Any], roles: Sequence[Role], timeout_s: float
+    ) -> tuple[list[ControlReply], list[str]]:
+        """Sends a control message round the ring: (replies, names of the processes that did not answer in time).
+
+        One live tokenizer manager passes it on; every live scheduler is expected to answer, and that tokenizer manager
+        where `roles` has it.
+        """
+        tokenizers = self._sender.peers("tokenizer")
+        expected: set[tuple[Role, int]] = {("scheduler", index) for index in self._sender.peers("scheduler")}
+        if not tokenizers or not expected:
+            return [], ["scheduler" if tokenizers else "tokenizer"]
+        if "tokenizer" in roles:
+            expected.add(("tokenizer", tokenizers[0]))
+        question_id = self.new_id()
+        replies: list[ControlReply] = []
+        self._replies[question_id] = replies
+        news = self._news[question_id] = asyncio.Event()
+        request = ControlRequest(question_id, self._worker, what, arguments)  # type: ignore[arg-type]
+        try:
+            self._sender.send("tokenizer", tokenizers[0], request)
+            async with asyncio.timeout(timeout_s):
+                while not expected <= {(reply.role, reply.index) for reply in replies}:
+                    await news.wait()
+                    news.clear()
+        except TimeoutError:
+            pass
+        finally:
+            del self._replies[question_id], self._news[question_id]
+        silent = expected - {(reply.role, reply.index) for reply in replies}
+        return replies, sorted(f"{role} {index}" for role, index in silent)
+
+    def on_answer(self, message: Answer) -> None:
+        waiting = self._answers.get(message.request_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def on_refused(self, refused: Refused) -> None:
+        waiting = self._answers.get(refused.request_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(RequestError.from_info(refused.error))
+
+    def on_reply(self, reply: ControlReply) -> None:
+        replies = self._replies.get(reply.correlation_id)
+        if replies is not None:
+            replies.append(reply)
+            self._news[reply.correlation_id].set()
+
+
+def _no_answer(message: str) -> ErrorInfo:
+    return ErrorInfo(message, 503, "service_unavailable_error", code="unavailable", retry_after_s=1.0)

@@ -1,0 +1,55 @@
+"""uvicorn, told by the supervisor when to stop instead of by signals."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from runtime.server_args import ServerArgs
+
+KEEP_ALIVE_S = 75
+
+
+class ConnectionProtocol(HttpToolsProtocol):
+    """Shows the application its transport: a client that reads nothing can only be cut there."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["candor.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
+
+
+class Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the supervisor's: it drains first, and says when to stop."""
+        yield
+
+
+def build_server(app: ASGIApp, args: ServerArgs) -> Server:
+    return Server(
+        uvicorn.Config(
+            app,
+            http=ConnectionProtocol,
+            loop="uvloop",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=True,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            root_path=args.root_path,
+            ssl_certfile=args.ssl_certfile,
+            ssl_keyfile=args.ssl_keyfile,
+        )
+    )
+
+
+def listening_socket(descriptor: int) -> socket.socket:
+    """The socket that the supervisor bound and all workers accept from."""
+    bound = socket.socket(fileno=descriptor)
+    bound.setblocking(False)
+    return bound
