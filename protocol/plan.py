@@ -130,4 +130,7 @@ class Executor(Protocol):
     def collect(self) -> StepResult:
         """The result of the oldest uncollected step."""
 
+    def statistics(self) -> dict[str, float]:
+        """Figures for metrics, among them `logit_bias_bytes`."""
+
     def close(self) -> None: ...
