@@ -1,1 +1,108 @@
+"""Starts a server: reads the flags, resolves the configuration once, and supervises the processes until they end."""
 
+import dataclasses
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import setproctitle
+
+from protocol.control import Role
+from runtime.announcements import Announcer
+from runtime.arguments import parse_arguments
+from runtime.engine_config import EngineConfig
+from runtime.environment import Environment, read_environment
+from runtime.hardware import read_hardware
+from runtime.listening import Listener, open_listener
+from runtime.logging_setup import set_up_logging
+from runtime.model_description import describe_model
+from runtime.model_source import resolve_model_path, weight_bytes
+from runtime.resolve import resolve
+from runtime.run_directory import RunDirectory
+from runtime.server_args import ServerArgs
+from runtime.signals import Signals
+from runtime.start_error import StartError
+from runtime.status_board import SUPERVISOR_SLOT, StatusBoard
+from runtime.supervisor import Supervisor
+from runtime.topology import MODULES, seats_of
+from runtime.version import VERSION
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 0 after SIGINT or SIGTERM, 1 with one clear sentence if the server can't start or go on."""
+    return in_words(lambda: serve(parse_arguments(sys.argv[1:] if argv is None else argv, VERSION)))
+
+
+def in_words(work: Callable[[], int]) -> int:
+    """Runs it; a StartError becomes its sentence on stderr and status 1."""
+    # Until the supervisor handles signals itself, SIGTERM unwinds like Ctrl-C does, so that nothing is left half done.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return work()
+    except StartError as error:
+        print(f"candor: {error}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def serve(
+    args: ServerArgs,
+    configure: Callable[[ServerArgs, Environment, Path], EngineConfig] | None = None,
+    modules: Mapping[Role, str] = MODULES,
+) -> int:
+    """Takes the address first: a port in use must be told before anything slow. `configure` makes the configuration
+    (default: `make_config`), `modules` names what each role runs."""
+    set_up_logging("supervisor", args.log_level)
+    # The title hides the command line, which may hold API keys.
+    setproctitle.setproctitle("candor: supervisor")
+    environment = read_environment()
+    listener = open_listener(args)
+    try:
+        run_directory = RunDirectory(environment.run_folder)
+        try:
+            args = dataclasses.replace(args, port=listener.port)
+            config = (configure or make_config)(args, environment, run_directory.path)
+            return supervise(config, listener, modules)
+        finally:
+            run_directory.close()
+    finally:
+        listener.close()
+
+
+def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> EngineConfig:
+    """Finds the model (fetching it if need be) and decides everything."""
+    path = resolve_model_path(
+        args.model_path, environment.cache_folder, revision=args.revision, trust_remote_code=args.trust_remote_code
+    )
+    model = describe_model(args, path, environment.cache_folder)
+    hardware = read_hardware(cuda_visible_devices=environment.cuda_visible_devices)
+    return resolve(
+        args,
+        model,
+        hardware,
+        run_dir=str(run_dir),
+        version=VERSION,
+        omp_threads=environment.omp_threads,
+        weight_bytes=weight_bytes(path),
+    )
+
+
+def supervise(config: EngineConfig, listener: Listener, modules: Mapping[Role, str]) -> int:
+    slots = 1 + max(seat.board_slot for seat in seats_of(config))
+    board = StatusBoard.create(Path(config.run_dir) / "board", slots)
+    board.slot(SUPERVISOR_SLOT).claim("supervisor", 0, 1, os.getpid())
+    with Signals() as signals:
+        announcer = Announcer(config, listener.url)
+        return Supervisor(config, board, listener.socket.fileno(), announcer, signals, modules).run()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

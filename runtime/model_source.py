@@ -139,3 +139,9 @@ def _fetch_from_hub(repository: str, file: str | None, *, revision: str | None, 
     except (huggingface_hub.errors.HfHubHTTPError, huggingface_hub.errors.HFValidationError, OSError) as error:
         reason = f"the hub answered: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
     raise StartError(f"--model-path {repository} can't be fetched: {reason}")
+
+
+def weight_bytes(path: Path) -> int:
+    """Size of the weights on disk."""
+    files = [path] if path.is_file() else [*path.glob("*.safetensors")] or [*path.glob("*.gguf")]
+    return sum(file.stat().st_size for file in files)

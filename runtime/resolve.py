@@ -1,0 +1,234 @@
+"""From what the user asked for to what the processes do: every "auto" decided once, each decision with its reason."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from runtime.engine_config import EngineConfig, ModelDescription
+from runtime.hardware import Hardware
+from runtime.model_description import text_config
+from runtime.server_args import ServerArgs
+from runtime.start_error import StartError
+
+Device = Literal["cpu", "cuda"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+Quantization = Literal["none", "w8a8", "int4", "fp8"]
+
+MEBIBYTE = 1 << 20
+_CPU_POOL_SHARE = 0.4
+_CPU_POOL_MOST_BYTES = 8 << 30
+_DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Decisions:
+    """The list of (what, why) that is printed at start."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def note(self, name: str, value: Any, reason: str) -> None:
+        self.lines.append((f"{name} = {value}", reason))
+
+
+def resolve(
+    args: ServerArgs,
+    model: ModelDescription,
+    hardware: Hardware,
+    *,
+    run_dir: str,
+    version: str,
+    omp_threads: int | None = None,
+    weight_bytes: int = 0,
+) -> EngineConfig:
+    """The configuration; StartError in one sentence where the wishes can't be met. `weight_bytes` is the size of the
+    weights on disk, for what memory is left on CPU."""
+    decisions = Decisions()
+    decisions.note("model", model.name, f"{model.architecture}, {model.format}, {model.path}")
+    device = _device(args, hardware, decisions)
+    dtype = _dtype(args, model, device, hardware, decisions)
+    quantization = _quantization(args, decisions)
+    context_length = _context_length(args, model, decisions)
+    page_size = args.page_size
+    kv_tokens = _kv_tokens(args, model, device, dtype, hardware, weight_bytes, context_length, decisions)
+    max_running = _chosen(args.max_running_requests, 64 if device == "cpu" else 256, "max_running_requests", decisions)
+    max_batch = _chosen(args.max_batch_tokens, 2048 if device == "cpu" else 8192, "max_batch_tokens", decisions)
+    chunk = _chosen(
+        args.chunked_prefill_size, min(max_batch, 1024 if device == "cpu" else 8192), "chunked_prefill_size", decisions
+    )
+    if max_batch < max_running:
+        raise StartError(
+            f"--max-batch-tokens {max_batch} can't hold one token of each of {max_running} running requests"
+        )
+    return EngineConfig(
+        args=args,
+        model=_with_context(model, context_length),
+        run_dir=run_dir,
+        device=device,
+        dtype=dtype,
+        quantization=quantization,
+        attention_backend=_attention_backend(args, device, decisions),
+        model_impl="native" if args.model_impl == "auto" else args.model_impl,
+        page_size=page_size,
+        kv_tokens=kv_tokens,
+        max_running_requests=max_running,
+        max_batch_tokens=max_batch,
+        chunked_prefill_size=min(chunk, max_batch),
+        lookahead=_chosen(args.lookahead, 0 if device == "cpu" else 1, "lookahead", decisions),
+        threads=_threads(args, hardware, omp_threads, decisions),
+        tool_call_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
+        version=version,
+        decisions=tuple(decisions.lines),
+    )
+
+
+def _device(args: ServerArgs, hardware: Hardware, decisions: Decisions) -> Device:
+    needed = args.tp_size * args.dp_size
+    if args.device == "cuda" and hardware.gpus == 0:
+        raise StartError("--device cuda was asked for, but this machine shows no NVIDIA GPU")
+    if args.device == "cuda" or (args.device == "auto" and hardware.gpus > 0):
+        if hardware.gpus < needed:
+            raise StartError(
+                f"--tp-size {args.tp_size} x --dp-size {args.dp_size} needs {needed} GPUs, {hardware.gpus} are here"
+            )
+        decisions.note(
+            "device", "cuda", "asked for" if args.device == "cuda" else f"{hardware.gpus} NVIDIA GPU(s) found"
+        )
+        return "cuda"
+    decisions.note("device", "cpu", "asked for" if args.device == "cpu" else "no NVIDIA GPU found")
+    return "cpu"
+
+
+def _dtype(
+    args: ServerArgs, model: ModelDescription, device: Device, hardware: Hardware, decisions: Decisions
+) -> Dtype:
+    if args.dtype != "auto":
+        decisions.note("dtype", args.dtype, "asked for")
+        return args.dtype
+    if device == "cpu":
+        fast = "avx512_bf16" in hardware.processor_flags
+        dtype: Dtype = "bfloat16" if fast else "float32"
+        decisions.note(
+            "dtype", dtype, "the CPU multiplies bfloat16" if fast else "the CPU has no bfloat16 instructions"
+        )
+        return dtype
+    text = text_config(model.config)
+    stated = text.get("dtype") or text.get("torch_dtype") or model.config.get("torch_dtype")
+    dtype = "float16" if stated == "float16" else "bfloat16"
+    decisions.note("dtype", dtype, f"the checkpoint says {stated}" if stated else "the usual one on GPUs")
+    return dtype
+
+
+def _quantization(args: ServerArgs, decisions: Decisions) -> Quantization:
+    if args.quantization is None:
+        return "none"
+    for known in ("none", "w8a8", "int4", "fp8"):
+        if args.quantization == known:
+            decisions.note("quantization", known, "asked for")
+            return known
+    raise StartError(f"--quantization {args.quantization} is not known; none, w8a8, int4 and fp8 are")
+
+
+def _attention_backend(args: ServerArgs, device: Device, decisions: Decisions) -> Literal["torch", "cpu", "flashinfer"]:
+    if args.attention_backend != "auto":
+        if (args.attention_backend == "flashinfer") != (device == "cuda") and args.attention_backend != "torch":
+            raise StartError(f"--attention-backend {args.attention_backend} does not run on {device}")
+        decisions.note("attention_backend", args.attention_backend, "asked for")
+        return args.attention_backend
+    backend: Literal["torch", "flashinfer"] = "torch" if device == "cpu" else "flashinfer"
+    decisions.note("attention_backend", backend, f"the one for {device}")
+    return backend
+
+
+def _context_length(args: ServerArgs, model: ModelDescription, decisions: Decisions) -> int:
+    own = model.context_length
+    if args.context_length is None:
+        decisions.note("context_length", own, "the model's own")
+        return own
+    if args.context_length > own:
+        raise StartError(
+            f"--context-length {args.context_length} is more than the {own} positions that {model.name} was made for; "
+            "it would answer nonsense beyond them"
+        )
+    decisions.note("context_length", args.context_length, f"asked for; the model allows {own}")
+    return args.context_length
+
+
+def kv_bytes_per_token(model: ModelDescription, dtype: Dtype) -> int:
+    """Keys and values of one token over all layers."""
+    text = text_config(model.config)
+    heads = int(text.get("num_attention_heads") or 1)
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    head_dim = int(text.get("head_dim") or int(text.get("hidden_size") or heads) // heads)
+    return 2 * int(text.get("num_hidden_layers") or 1) * kv_heads * head_dim * _DTYPE_BYTES[dtype]
+
+
+def _kv_tokens(
+    args: ServerArgs,
+    model: ModelDescription,
+    device: Device,
+    dtype: Dtype,
+    hardware: Hardware,
+    weight_bytes: int,
+    context_length: int,
+    decisions: Decisions,
+) -> int | None:
+    if args.max_total_tokens is not None:
+        tokens = _whole_pages(args.max_total_tokens, args.page_size)
+        decisions.note("kv_tokens", tokens, "asked for, in whole pages")
+        return tokens
+    if device == "cuda":
+        decisions.note(
+            "kv_tokens", "measured", f"after loading, within --mem-fraction-static {args.mem_fraction_static}"
+        )
+        return None
+    per_token = kv_bytes_per_token(model, dtype)
+    # Weights are held in `dtype`; on disk they may be quantised, so the count of values is not known here. Twice their
+    # size on disk is what float32 copies of bfloat16 weights take.
+    left = (hardware.available_bytes - 2 * weight_bytes) // args.dp_size
+    budget = min(int(left * _CPU_POOL_SHARE), _CPU_POOL_MOST_BYTES // args.dp_size)
+    # More than every row at its longest is never used.
+    rows = args.max_running_requests or 64
+    tokens = _whole_pages(min(budget // per_token, rows * context_length), args.page_size)
+    if tokens < args.page_size * 2:
+        raise StartError(
+            f"too little memory: {hardware.available_bytes // MEBIBYTE} MiB are free, and beside the weights "
+            f"({weight_bytes // MEBIBYTE} MiB on disk) no KV pool fits"
+        )
+    size = tokens * per_token // MEBIBYTE
+    decisions.note(
+        "kv_tokens",
+        tokens,
+        f"{size} MiB of the {hardware.available_bytes // MEBIBYTE} MiB free, {per_token} bytes a token",
+    )
+    return tokens
+
+
+def _whole_pages(tokens: int, page_size: int) -> int:
+    return tokens // page_size * page_size
+
+
+def _threads(args: ServerArgs, hardware: Hardware, omp_threads: int | None, decisions: Decisions) -> int:
+    if args.threads is not None:
+        decisions.note("threads", args.threads, "asked for")
+        return args.threads
+    if omp_threads is not None:
+        decisions.note("threads", omp_threads, "OMP_NUM_THREADS")
+        return omp_threads
+    replicas = args.dp_size * args.tp_size
+    threads = max(1, hardware.cores // replicas)
+    decisions.note(
+        "threads", threads, f"{hardware.cores} cores" + (f" over {replicas} engine processes" if replicas > 1 else "")
+    )
+    return threads
+
+
+def _chosen(asked: int | None, default: int, name: str, decisions: Decisions) -> int:
+    if asked is None:
+        return default
+    decisions.note(name, asked, "asked for")
+    return asked
+
+
+def _with_context(model: ModelDescription, context_length: int) -> ModelDescription:
+    return msgspec.structs.replace(model, context_length=context_length)

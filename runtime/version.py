@@ -1,0 +1,3 @@
+"""The version, here alone (pyproject reads it)."""
+
+VERSION = "0.1.0"
