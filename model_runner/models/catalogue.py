@@ -20,10 +20,36 @@ class Architecture:
 
 
 ARCHITECTURES: tuple[Architecture, ...] = (
-    Architecture("LlamaForCausalLM", "Llama 2/3, SmolLM2", "llama", "declare_llama", "all rope scalings", "llama"),
-    Architecture("MistralForCausalLM", "Mistral", "llama", "declare_mistral", "sliding window"),
-    Architecture("SmolLM3ForCausalLM", "SmolLM3", "llama", "declare_smollm3", "layers without rotation", "smollm3"),
-    Architecture("GraniteForCausalLM", "Granite 3", "llama", "declare_granite", "multipliers", "granite"),
+    Architecture(
+        "LlamaForCausalLM", "Llama 2/3, SmolLM2", "llama", "declare_llama", "every rope scaling, biases", "llama"
+    ),
+    Architecture("MistralForCausalLM", "Mistral", "mistral", "declare_mistral", "sliding window", "mistral"),
+    Architecture("MixtralForCausalLM", "Mixtral", "mistral", "declare_mixtral", "mixture of experts"),
+    Architecture("Qwen2ForCausalLM", "Qwen2, Qwen2.5", "qwen", "declare_qwen2", "sliding window", "qwen2"),
+    Architecture("Qwen3ForCausalLM", "Qwen3", "qwen", "declare_qwen3", "query and key norms", "qwen3"),
+    Architecture("Qwen3MoeForCausalLM", "Qwen3 MoE", "qwen", "declare_qwen3_moe", "mixture of experts", "qwen3moe"),
+    Architecture("SmolLM3ForCausalLM", "SmolLM3", "smollm3", "declare_smollm3", "layers without rotation", "smollm3"),
+    Architecture("GraniteForCausalLM", "Granite 3", "granite", "declare_granite", "multipliers", "granite"),
+    Architecture(
+        "Phi3ForCausalLM", "Phi-3, Phi-3.5, Phi-4", "phi", "declare_phi3", "LongRoPE, partial rotation", "phi3"
+    ),
+    Architecture("Olmo2ForCausalLM", "OLMo 2", "olmo", "declare_olmo2", "norms after each half", "olmo2"),
+    Architecture("Olmo3ForCausalLM", "OLMo 3", "olmo", "declare_olmo3", "sliding and full layers"),
+    Architecture("Gemma2ForCausalLM", "Gemma 2", "gemma", "declare_gemma2", "soft caps, sliding layers", "gemma2"),
+    Architecture("Gemma3ForCausalLM", "Gemma 3 (text)", "gemma", "declare_gemma3", "two rotations", "gemma3"),
+    Architecture(
+        "GptOssForCausalLM", "GPT-OSS", "gpt_oss", "declare_gpt_oss", "attention sinks, mixture of experts, MXFP4"
+    ),
+    Architecture(
+        "DeepseekV2ForCausalLM", "DeepSeek-V2", "deepseek", "declare_deepseek_v2", "latent attention, expert groups"
+    ),
+    Architecture(
+        "DeepseekV3ForCausalLM",
+        "DeepSeek-V3, R1",
+        "deepseek",
+        "declare_deepseek_v3",
+        "latent attention, expert groups, FP8 blocks",
+    ),
 )
 
 

@@ -25,7 +25,9 @@ class Sizes:
     norm_epsilon: float
 
 
-def read_sizes(config: ConfigReader, head_dim: int | None = None, kv_heads: int | None = None) -> Sizes:
+def read_sizes(
+    config: ConfigReader, head_dim: int | None = None, kv_heads: int | None = None, norm_epsilon: float = 1e-6
+) -> Sizes:
     """The common dimensions; the arguments are the family's defaults where the configuration is silent."""
     hidden_size = config.integer("hidden_size")
     heads = config.integer("num_attention_heads")
@@ -42,7 +44,7 @@ def read_sizes(config: ConfigReader, head_dim: int | None = None, kv_heads: int 
         kv_heads=kv,
         head_dim=config.integer("head_dim", head_dim or hidden_size // heads),
         intermediate_size=config.integer("intermediate_size"),
-        norm_epsilon=config.number("rms_norm_eps", 1e-6),
+        norm_epsilon=config.number("rms_norm_eps", norm_epsilon),
     )
 
 
@@ -66,6 +68,28 @@ def read_rotary(
         raise config.error("rope_scaling", "an object")
     base = values.get("rope_theta") or config.number("rope_theta", theta)
     return make_rotary(config, dict(values), head_dim, context_tokens, float(base), interleaved)
+
+
+def read_rotaries(
+    config: ConfigReader, head_dim: int, context_tokens: int, full_theta: float, sliding_theta: float
+) -> tuple[Rotary, Rotary]:
+    """The rotations of full and of sliding layers, where a family has two. A `rope_scaling` of the older way of writing
+    concerns full layers alone, a `rope_theta` their base (and that of sliding layers too if both have one default)."""
+    blocks = config.raw("rope_parameters") or {}
+    older = config.raw("rope_scaling") or {}
+    if not isinstance(blocks, dict) or not isinstance(older, dict):
+        raise config.error("rope_parameters", "an object")
+    if blocks and not {"full_attention", "sliding_attention"} >= blocks.keys():
+        raise config.error("rope_parameters", "an object with full_attention and sliding_attention")
+    base = config.number("rope_theta", full_theta)
+    made = []
+    for kind, values, theta in (
+        ("full_attention", older, base),
+        ("sliding_attention", {}, base if sliding_theta == full_theta else sliding_theta),
+    ):
+        block = dict(blocks.get(kind) or values)
+        made.append(make_rotary(config, block, head_dim, context_tokens, float(block.get("rope_theta") or theta)))
+    return made[0], made[1]
 
 
 def make_rotary(

@@ -160,17 +160,23 @@ class ConfigReader:
             raise self.error(key, "a positive integer")
         return value
 
-    def optional_integer(self, key: str) -> int | None:
-        return None if self.raw(key) is None else self.integer(key)
-
     def number(self, key: str, default: float | None = None) -> float:
         value = self.raw(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(key, "a number")
         return float(value)
 
-    def optional_number(self, key: str) -> float | None:
-        return None if self.raw(key) is None else self.number(key)
+    def nullable_integer(self, key: str, default: int | None) -> int | None:
+        """As `integer`, for keys where null means none and only absence means the default."""
+        if key in self._values and self.raw(key) is None:
+            return None
+        return default if self.raw(key, default) is None else self.integer(key, default)
+
+    def nullable_number(self, key: str, default: float | None) -> float | None:
+        """As `number`, for keys where null means none and only absence means the default."""
+        if key in self._values and self.raw(key) is None:
+            return None
+        return default if self.raw(key, default) is None else self.number(key, default)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.raw(key, default)

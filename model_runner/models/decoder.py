@@ -89,6 +89,7 @@ class Decoder:
     def __init__(self, weights: Weights, declared: ModelDeclaration) -> None:
         self.declared = declared
         self.vocab_size = declared.vocab_size
+        self.hidden_size = declared.hidden_size
         self.dtype = weights.state.dtype
         self.device = weights.state.device
         inner = Weights(weights.state, weights.prefix + declared.prefix)
