@@ -1,4 +1,7 @@
-"""The draw: argmax for greedy rows, Gumbel-max for the others."""
+"""The draw: argmax for greedy rows, Gumbel-max for the others.
+
+argmax(logits / temperature + noise) is taken as argmax(logits + temperature * noise): nothing to overflow, and one pass.
+"""
 
 from dataclasses import dataclass
 
@@ -6,11 +9,15 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
-from model_runner.sampling.filters import FIRST_CANDIDATES, GROWTH, filter_candidates, min_p_floor
+from model_runner.sampling.filters import Filters, find_cut, sort_descending
 from model_runner.sampling.noise import gumbel_noise
 
+FIRST_CANDIDATES = 128
+MOST_CANDIDATES = 1024
+"""From about here on, sorting all values is cheaper than selecting the largest with their ids."""
+
 SMALLEST_TEMPERATURE = 1e-30
-"""Below this a float32 quotient is 0 / 0; it is greedy long before."""
+"""Below this quotients of differences and temperature leave float32; it is greedy long before."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,8 @@ def draw(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Ten
 
     A row whose logits are all -inf or not finite gets some id; the caller knows such rows.
     """
-    filtered = (parameters.top_p < 1.0) | ((parameters.top_k > 0) & (parameters.top_k < logits.shape[1]))
+    limited = (parameters.top_k > 0) & (parameters.top_k < logits.shape[1])
+    filtered = limited | (parameters.top_p < 1.0) | (parameters.min_p > 0.0)
     random = parameters.temperature > 0
     ways = (
         (numpy.flatnonzero(~random), draw_greedy),
@@ -52,47 +60,49 @@ def draw(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Ten
 
 
 def draw_greedy(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor) -> torch.Tensor:
-    return logits.argmax(dim=-1)
+    return largest_column(logits)
 
 
 def draw_unfiltered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor) -> torch.Tensor:
-    """From the whole vocabulary, or what min-p leaves of it."""
-    scaled = scale(logits, parameters)
-    if (parameters.min_p > 0).any():
-        scaled = min_p_floor(scaled, torch.from_numpy(parameters.min_p).to(logits.device))
+    """From the whole vocabulary."""
     keys = torch.from_numpy(parameters.keys).to(logits.device)
-    return gumbel_noise(keys, vocabulary).add_(scaled).argmax(dim=-1)
+    return largest_column(gumbel_noise(keys, vocabulary).mul_(_temperature(parameters, logits)[:, None]).add_(logits))
 
 
 def draw_filtered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor) -> torch.Tensor:
-    """Noise for candidates only. Rows whose survivors are more than the candidates go round again with more of them."""
+    """From the most likely ids, with noise for them only; rows that need more of them, from all ids above their cut."""
     device, vocab_size = logits.device, logits.shape[1]
-    ids = torch.empty(logits.shape[0], dtype=torch.int64, device=device)
-    scaled = scale(logits, parameters)
-    pending = numpy.arange(logits.shape[0])
-    limits = parameters.top_k[parameters.top_k < vocab_size]
-    count = min(vocab_size, max(FIRST_CANDIDATES, int(limits.max(initial=0)) + 1))
-    while len(pending):
-        part = parameters.select(pending)
-        candidates = filter_candidates(
-            scaled,
-            torch.from_numpy(part.top_k).to(device),
-            torch.from_numpy(part.top_p).to(device),
-            torch.from_numpy(part.min_p).to(device),
-            count,
-        )
-        noise = gumbel_noise(torch.from_numpy(part.keys).to(device), candidates.ids.int())
-        winners = noise.add_(candidates.logits).argmax(dim=-1, keepdim=True)
-        ids[torch.from_numpy(pending).to(device)] = candidates.ids.gather(1, winners)[:, 0]
-        unsettled = numpy.flatnonzero(~candidates.settled.cpu().numpy())
-        pending = pending[unsettled]
-        scaled = scaled[torch.from_numpy(unsettled).to(device)]
-        count = min(vocab_size, count * GROWTH)
+    filters = Filters(
+        _temperature(parameters, logits),
+        torch.from_numpy(parameters.top_k).to(device),
+        torch.from_numpy(parameters.top_p).to(device),
+        torch.from_numpy(parameters.min_p).to(device),
+    )
+    keys = torch.from_numpy(parameters.keys).to(device)
+    within_reach = parameters.top_k[parameters.top_k < MOST_CANDIDATES]
+    count = min(vocab_size, max(FIRST_CANDIDATES, int(within_reach.max(initial=0)) + 1))
+    values, candidates = logits.topk(count, dim=-1)
+    cut = find_cut(values, logits, filters)
+    noise = gumbel_noise(keys, candidates.int()).mul_(filters.temperature[:, None])
+    winners = largest_column(noise.add_(values).masked_fill_(values < cut.logits, -torch.inf))
+    ids = candidates.gather(1, winners[:, None])[:, 0]
+    unsettled = torch.from_numpy(numpy.flatnonzero(~cut.settled.cpu().numpy())).to(device)
+    if len(unsettled):
+        left, left_filters = logits[unsettled], filters.select(unsettled)
+        cut = find_cut(sort_descending(left), left, left_filters)
+        noise = gumbel_noise(keys[unsettled], vocabulary).mul_(left_filters.temperature[:, None])
+        ids[unsettled] = largest_column(noise.add_(left).masked_fill_(left < cut.logits, -torch.inf))
     return ids
 
 
-def scale(logits: torch.Tensor, parameters: DrawParameters) -> torch.Tensor:
-    """Logits over temperature. The largest is moved to 0 first: a tiny temperature must not overflow it."""
-    temperature = torch.from_numpy(numpy.maximum(parameters.temperature, SMALLEST_TEMPERATURE)).to(logits.device)
-    largest = logits.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # -inf - -inf would be NaN
-    return (logits - largest) / temperature[:, None]
+def largest_column(values: torch.Tensor) -> torch.Tensor:
+    """The first largest of each row: [rows] int64. numpy's argmax is vectorised on the CPU, torch's is not."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(values.numpy().argmax(axis=-1))
+    return values.argmax(dim=-1)
+
+
+def _temperature(parameters: DrawParameters, logits: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(numpy.maximum(parameters.temperature, numpy.float32(SMALLEST_TEMPERATURE))).to(
+        logits.device
+    )

@@ -1,61 +1,68 @@
-"""Top-k, top-p and min-p without sorting the vocabulary."""
+"""Top-k, top-p and min-p as one cut per row: ids with a logit below it are out.
+
+The cut is found among the most likely ids; only a row whose cut lies beyond them has its whole vocabulary sorted.
+"""
 
 from dataclasses import dataclass
 
+import numpy
 import torch
-
-FIRST_CANDIDATES = 128
-GROWTH = 8
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """The most likely ids of some rows, best first; a filtered one has the logit -inf."""
+class Filters:
+    """What filters each row: [rows] each."""
 
-    logits: torch.Tensor  # [rows, candidates] float32
-    ids: torch.Tensor  # [rows, candidates] int64
-    settled: torch.Tensor  # [rows] bool: no id beyond these can survive
+    temperature: torch.Tensor  # float32, > 0
+    top_k: torch.Tensor  # int64, 0: off
+    top_p: torch.Tensor  # float32, 1: off
+    min_p: torch.Tensor  # float32, 0: off
 
-
-def min_p_floor(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """Masks ids less likely than `min_p` [rows] times the most likely one; 0 is off: [rows, vocab]."""
-    floor = logits.amax(dim=-1, keepdim=True) + torch.log(min_p)[:, None]
-    return logits.masked_fill(logits < floor, -torch.inf)
+    def select(self, rows: torch.Tensor) -> "Filters":
+        return Filters(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
-def filter_candidates(
-    logits: torch.Tensor,  # [rows, vocab], after temperature
-    top_k: torch.Tensor,  # [rows] int64, 0: off
-    top_p: torch.Tensor,  # [rows] float32, 1: off
-    min_p: torch.Tensor,  # [rows] float32, 0: off
-    count: int,
-) -> Candidates:
-    """Looks at the `count` most likely ids of each row; rows that need more are not settled.
+@dataclass(frozen=True)
+class Cut:
+    """The smallest logit that survives, and whether it is certain: no logit outside the ones looked at could survive."""
 
-    Top-p counts the probabilities that top-k has left, renormalised; min-p compares with the most likely id. Ids that tie
-    with the last survivor survive too: which of equals a sort puts first would depend on its length, and so on the batch.
+    logits: torch.Tensor  # [rows, 1] float32
+    settled: torch.Tensor  # [rows] bool
+
+
+def find_cut(values: torch.Tensor, logits: torch.Tensor, filters: Filters) -> Cut:
+    """From the largest logits of each row, descending: values [rows, count] of logits [rows, vocab].
+
+    Probabilities are those after temperature. Top-p counts what top-k has left, renormalised; min-p compares with the most
+    likely id. Ids that tie with the last survivor survive too: which of equals a sort puts first is its own affair, and
+    a draw must not depend on it.
     """
-    vocab_size = logits.shape[1]
-    values, ids = logits.topk(count, dim=-1)
-    last = values[:, -1:]
-    limited = (top_k > 0) & (top_k < vocab_size)
-    kth = (torch.where(limited, top_k, count).clamp(max=count) - 1)[:, None]
+    count, vocab_size = values.shape[1], logits.shape[1]
+    temperature, largest, last = filters.temperature[:, None], values[:, :1], values[:, -1:]
+    limited = (filters.top_k > 0) & (filters.top_k < vocab_size)
+    kth = (torch.where(limited, filters.top_k, count).clamp(max=count) - 1)[:, None]
     k_cut = torch.where(limited[:, None], values.gather(1, kth), -torch.inf)
-    survivors = values >= k_cut
-    among_survivors = torch.logsumexp(values.masked_fill(~survivors, -torch.inf), dim=-1)
-    normaliser = torch.where(limited, among_survivors, torch.logsumexp(logits, dim=-1))
-    probabilities = torch.exp(values - normaliser[:, None]) * survivors
+    min_cut = largest + temperature * torch.log(filters.min_p)[:, None]
+    nucleus = (filters.top_p < 1.0)[:, None]
+    scaled = ((values - largest) / temperature).masked_fill_(values < k_cut, -torch.inf)
+    normaliser = torch.logsumexp(scaled, dim=-1)
+    if count < vocab_size and bool((filters.top_p < 1.0).logical_and(~limited).any()):
+        normaliser = torch.where(limited, normaliser, torch.logsumexp((logits - largest).div_(temperature), dim=-1))
+    probabilities = torch.exp(scaled - normaliser[:, None])
     before = probabilities.cumsum(dim=-1) - probabilities
-    within = (before < top_p[:, None]) | (top_p >= 1.0)[:, None]
-    kept = within.sum(dim=-1, keepdim=True).clamp(min=1)
-    p_cut = torch.where((top_p < 1.0)[:, None], values.gather(1, kept - 1), -torch.inf)
-    min_cut = values[:, :1] + torch.log(min_p)[:, None]
-    cut = torch.maximum(torch.maximum(k_cut, p_cut), min_cut)
-    # Settled when the last candidate is below the cut. With top-k that must be its own cut: ties with the k-th count in
-    # the normaliser. Top-p has a cut of its own only once it has left a candidate out.
-    p_closed = (kept < count) & (top_p < 1.0)[:, None] & (last < p_cut)
-    closed = torch.where(limited[:, None], last < k_cut, p_closed | (last < min_cut))
-    settled = closed[:, 0] | (last[:, 0] == -torch.inf)
+    kept = (before < filters.top_p[:, None]).sum(dim=-1, keepdim=True).clamp(min=1)
+    p_cut = torch.where(nucleus, values.gather(1, kept - 1), -torch.inf)
+    # Settled when the last value is below the cut. With top-k that must be its own cut: ties with the k-th count in the
+    # normaliser. Top-p has a cut of its own only once it has left a value out.
+    p_closed = nucleus & (kept < count) & (last < p_cut)
+    closed = torch.where(limited[:, None], last < k_cut, p_closed | (last < min_cut)) | (last == -torch.inf)
     if count == vocab_size:
-        settled = torch.ones_like(settled)
-    return Candidates(values.masked_fill(values < cut, -torch.inf), ids, settled)
+        closed = torch.ones_like(closed)
+    return Cut(torch.maximum(torch.maximum(k_cut, p_cut), min_cut), closed[:, 0])
+
+
+def sort_descending(logits: torch.Tensor) -> torch.Tensor:
+    """Every row's values without their ids: [rows, vocab]. numpy's sort of floats is vectorised, torch's is not."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(numpy.sort(logits.numpy(), axis=-1)).flip(-1)
+    return logits.sort(dim=-1, descending=True).values

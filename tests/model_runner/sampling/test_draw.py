@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from model_runner.sampling.draw import DrawParameters, draw
-from model_runner.sampling.filters import filter_candidates
+from model_runner.sampling.filters import Filters, find_cut, sort_descending
 from model_runner.sampling.noise import draw_keys
 
 DRAWS = 20_000
@@ -127,26 +127,43 @@ def test_mixed_batches_draw_as_rows_alone() -> None:
 
 @pytest.mark.parametrize("count", [4, 16, 64])
 @pytest.mark.parametrize(
-    "top_k,top_p,min_p", [(0, 0.7, 0.0), (3, 1.0, 0.0), (9, 0.6, 0.0), (0, 1.0, 0.3), (0, 0.95, 0.2)]
+    "top_k,top_p,min_p", [(0, 0.7, 0.0), (3, 1.0, 0.0), (9, 0.6, 0.0), (0, 1.0, 0.3), (0, 0.95, 0.2), (70, 0.5, 0.0)]
 )
-def test_settled_candidates_do_not_depend_on_their_number(count: int, top_k: int, top_p: float, min_p: float) -> None:
+def test_a_settled_cut_does_not_depend_on_how_many_were_looked_at(
+    count: int, top_k: int, top_p: float, min_p: float
+) -> None:
     # Rounded, so that many logits tie.
     logits = torch.stack([logits_of(64, seed).round() for seed in range(50)])
-    filters = (torch.full((50,), top_k), torch.full((50,), top_p), torch.full((50,), min_p))
-    some, every = filter_candidates(logits, *filters, count), filter_candidates(logits, *filters, 64)
+    filters = filters_of(50, top_k, top_p, min_p)
+    values = sort_descending(logits)
+    some, every = find_cut(values[:, :count], logits, filters), find_cut(values, logits, filters)
     assert bool(every.settled.all())
     for row in range(50):
         if some.settled[row]:
-            survivors = some.ids[row][some.logits[row] > -torch.inf].tolist()
-            assert sorted(survivors) == sorted(every.ids[row][every.logits[row] > -torch.inf].tolist())
+            assert torch.equal(logits[row] >= some.logits[row], logits[row] >= every.logits[row])
     if count == 16:
         assert bool(some.settled.any())
 
 
+def filters_of(rows: int, top_k: int, top_p: float, min_p: float) -> Filters:
+    return Filters(
+        torch.full((rows,), 1.2), torch.full((rows,), top_k), torch.full((rows,), top_p), torch.full((rows,), min_p)
+    )
+
+
 def test_equals_of_the_last_survivor_survive() -> None:
     logits = torch.tensor([[3.0, 2.0, 2.0, 2.0, 1.0]])
-    candidates = filter_candidates(logits, torch.tensor([2]), torch.tensor([1.0]), torch.tensor([0.0]), 5)
-    assert sorted(candidates.ids[0][candidates.logits[0] > -torch.inf].tolist()) == [0, 1, 2, 3]
+    cut = find_cut(logits, logits, filters_of(1, 2, 1.0, 0.0))
+    assert float(cut.logits) == 2.0
+    assert not find_cut(logits[:, :3], logits, filters_of(1, 2, 1.0, 0.0)).settled
+
+
+def test_flat_rows_are_drawn_from_beyond_the_first_candidates() -> None:
+    logits = logits_of(2000, spread=0.1).expand(3000, -1).clone()
+    drawn = draw(logits, parameters(3000, top_p=0.9), torch.arange(2000, dtype=torch.int32))
+    expected = expected_probabilities(logits[0], 1.0, 0, 0.9, 0.0)
+    assert bool((expected[drawn] > 0).all())
+    assert len(set(drawn.tolist())) > 1000
 
 
 def test_rows_without_any_token_end() -> None:
