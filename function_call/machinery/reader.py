@@ -162,6 +162,18 @@ class Reader:
                 return "".join(run)
             yield
 
+    def word(self, pattern: re.Pattern[str], limit: int = LONGEST_NAME) -> Step[str]:
+        """Consumes a run of characters that `pattern` (a character class, repeated) matches; Unreadable beyond `limit`."""
+        run = ""
+        while True:
+            found = pattern.match(self._text, self._at, self._at + limit + 1 - len(run))
+            run += self.take(found.end() if found else self._at)
+            if len(run) > limit:
+                raise Unreadable
+            if self._at < len(self._text) or self.ended:
+                return run
+            yield
+
     def at(self, markers: Markers) -> Step[str]:
         """Consumes the marker that stands here and returns it; "" if none does."""
         while True:

@@ -1,0 +1,109 @@
+"""Text to JSON by the declared type of a parameter, for formats that write arguments as bare text."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from function_call.machinery.json_text import number, rewritten
+
+INTEGER = re.compile(r"[+-]?[0-9]+")
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+STRING_ONLY = frozenset({"string"})
+NULLABLE_STRING = frozenset({"string", "null"})
+ANY_JSON = frozenset({"json"})
+"""For formats that write down that a value is JSON, without its type."""
+LONGEST_CHAIN = 32
+Schema = Mapping[str, Any]
+
+
+def declared_types(schema: Any, root: Schema) -> frozenset[str]:
+    """The types that a schema admits, local references followed; empty if it declares none."""
+    return frozenset(_types(schema, root, set()))
+
+
+def _types(schema: Any, root: Schema, seen: set[str]) -> Iterator[str]:
+    """Each reference is followed once, however often it is named: a schema can't make this take long."""
+    if not isinstance(schema, Mapping):
+        return
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        if reference not in seen:
+            seen.add(reference)
+            yield from _types(_resolve(reference, root), root, seen)
+        return
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        yield declared
+        return
+    if isinstance(declared, list):
+        yield from (name for name in declared if isinstance(name, str))
+        return
+    found = False
+    for key in ("anyOf", "oneOf", "allOf"):
+        for branch in schema.get(key) or ():
+            for name in _types(branch, root, seen):
+                found = True
+                yield name
+    if not found:
+        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        for value in values if isinstance(values, list) else ():
+            yield "null" if value is None else TYPE_OF.get(type(value), "string")
+
+
+def _resolve(reference: str, root: Schema) -> Any:
+    if not reference.startswith("#"):
+        return None
+    node: Any = root
+    for part in reference[1:].strip("/").split("/"):
+        if part:
+            node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+    return node
+
+
+def resolved(schema: Any, root: Schema) -> Any:
+    """The schema that a chain of local references ends at."""
+    for _ in range(LONGEST_CHAIN):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        schema = _resolve(schema["$ref"], root)
+    return schema
+
+
+def property_schema(schema: Schema, key: str, root: Schema) -> Any:
+    """The schema of one property, through a reference of the whole; None if it is not declared."""
+    schema = resolved(schema, root)
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return properties.get(key) if isinstance(properties, Mapping) else None
+
+
+def coerce(text: str, types: frozenset[str], *, undeclared_json: bool = False) -> str:
+    """The JSON text of `text` read as one of the types; as a string if nothing fits.
+
+    `undeclared_json`: a parameter without a declared type is JSON if it reads as such.
+    """
+    if types == STRING_ONLY:
+        return json.dumps(text, ensure_ascii=False)
+    trimmed = text.strip()
+    if types == ANY_JSON:
+        value = rewritten(trimmed)
+        return json.dumps(text, ensure_ascii=False) if value is None else value
+    if "null" in types and trimmed.lower() in ("null", "none"):
+        return "null"
+    if not types and undeclared_json:
+        value = rewritten(trimmed)
+        return json.dumps(text, ensure_ascii=False) if value is None else value
+    if "integer" in types and INTEGER.fullmatch(trimmed):
+        return number(trimmed) or trimmed
+    if "number" in types and NUMBER.fullmatch(trimmed):
+        literal = number(trimmed)
+        if literal is not None:
+            return literal
+    if "boolean" in types and trimmed.lower() in ("true", "false"):
+        return trimmed.lower()
+    if ("object" in types and trimmed[:1] == "{") or ("array" in types and trimmed[:1] in ("[", "(")):
+        value = rewritten(trimmed)
+        if value is not None:
+            return value
+    return json.dumps(text, ensure_ascii=False)
