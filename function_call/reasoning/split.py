@@ -95,7 +95,14 @@ class ReasoningSplit:
         if not self._hold:
             self._send_held()
 
+    def lift(self, text: str) -> None:
+        self._rest(text)
+
     def rest(self, text: str) -> None:
+        if not text:
+            return
+        if self._in_block:
+            self.close_reasoning()
         if self._trim_rest:
             text = text.lstrip("\n")
             if not text:
