@@ -4,18 +4,25 @@ from protocol.sampling import ReasoningSpan
 
 
 class ReasoningTracker:
-    """Knows whether the next token is reasoning. `tokens` counts what was reasoned, the markers not among it."""
+    """Knows whether the next token is reasoning. `tokens` counts what was reasoned, the markers not among it.
 
-    __slots__ = ("_close", "_open", "_recent", "inside", "tokens")
+    With `reopens` False there is no reasoning but what begins the output: the answer of a grammar may well contain the
+    opening marker as text.
+    """
 
-    def __init__(self, span: ReasoningSpan) -> None:
+    __slots__ = ("_close", "_open", "_recent", "_reopens", "inside", "tokens")
+
+    def __init__(self, span: ReasoningSpan, reopens: bool = True) -> None:
         self._open = list(span.open_ids)
         self._close = list(span.close_ids)
         self._recent: list[int] = []
+        self._reopens = reopens
         self.inside = span.prompt_opened
         self.tokens = 0
 
     def feed(self, token: int) -> None:
+        if not self.inside and not self._reopens:
+            return
         marker = self._close if self.inside else self._open
         self.tokens += self.inside
         self._recent.append(token)

@@ -145,7 +145,8 @@ class Sequence:
         room = context_length - len(prompt)
         self.end_length = len(prompt) + (room if wanted is None else min(wanted, room))
         span = message.reasoning_span
-        self.reasoning = ReasoningTracker(span) if span is not None else None
+        free = message.sampling.grammar is None
+        self.reasoning = ReasoningTracker(span, reopens=free) if span is not None else None
         self.grammar: GrammarState | None = None
         self.mandatory: list[int] = []
         self.mask_asked = False
@@ -212,6 +213,7 @@ class Sequence:
         """True if the next draw may need a mask, as far as is known while earlier draws are still in flight."""
         if self.grammar is not None or self.mandatory:
             return True
-        budget = self.request.message.sampling.thinking_budget
-        reasoning = self.reasoning
-        return budget is not None and reasoning is not None and reasoning.tokens + self.drawing >= budget
+        budget, reasoning = self.request.message.sampling.thinking_budget, self.reasoning
+        if budget is None or reasoning is None or not self.drawing:
+            return False
+        return reasoning.tokens + self.drawing >= budget
