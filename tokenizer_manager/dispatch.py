@@ -2,6 +2,7 @@
 
 import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from tokenizer_manager.routing import Router
 from tokenizer_manager.tombstones import concerns
 
 HOLD_S = 60.0
+_REMEMBERED = 10_000
 
 
 class Sender(Protocol):
@@ -50,6 +52,8 @@ class Dispatcher:
         self._limit = limit
         self._clock = clock
         self._held: dict[str, _Held] = {}
+        # Where a request went: its next attempt goes there too if it can, to supersede the old one in place.
+        self._sent_to: OrderedDict[str, int] = OrderedDict()
 
     @property
     def held(self) -> int:
@@ -98,11 +102,20 @@ class Dispatcher:
         detokenizers = self._outbox.peers("detokenizer")
         if not detokenizers:
             return False
+        if forced is None and request.attempt > 0 and self._sent_to.get(request.request_id) in self._router.live:
+            forced = self._sent_to[request.request_id]
         replica = self._router.choose(request.prompt_ids, request.namespace, forced)
         if replica is None:
             return False
+        self._remember(request.request_id, replica)
         detokenizer = detokenizers[zlib.crc32(request.request_id.encode()) % len(detokenizers)]
         return self._outbox.send("scheduler", replica, msgspec.structs.replace(request, detokenizer=detokenizer))
+
+    def _remember(self, request_id: str, replica: int) -> None:
+        self._sent_to[request_id] = replica
+        self._sent_to.move_to_end(request_id)
+        if len(self._sent_to) > _REMEMBERED:
+            self._sent_to.popitem(last=False)
 
 
 def unavailable(message: str, retry_after_s: float = 5.0) -> RequestError:

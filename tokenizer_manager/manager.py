@@ -178,7 +178,9 @@ class TokenizerManager:
 
     def _control(self, request: ControlRequest) -> None:
         if request.what == "set_log_level":
-            logging.getLogger().setLevel(str(request.arguments.get("level", "info")).upper())
+            level = str(request.arguments.get("level", "")).upper()
+            if level in ("DEBUG", "INFO", "WARNING", "ERROR"):  # the schedulers answer, and refuse any other
+                logging.getLogger().setLevel(level)
         if request.what == "state":
             self._reply(request, payload=self._state())
         targets = self._router.live if request.replica is None else (request.replica,)
