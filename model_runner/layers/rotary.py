@@ -147,6 +147,14 @@ def _longrope(settings: RotarySettings) -> Rotary:
     return Rotary(1.0 / (torch.tensor(divisors, dtype=torch.float32) * settings.theta ** settings.exponents()), scale)
 
 
+def _divided(settings: RotarySettings) -> Rotary:
+    """One divisor per dimension, worked out beforehand (GGUF files hold Llama 3's scaling so)."""
+    divisors = settings.values.get("divisors")
+    if not isinstance(divisors, list | tuple) or len(divisors) != settings.dim // 2:
+        raise ValueError(f"rope scaling needs {settings.dim // 2} numbers in 'divisors'")
+    return Rotary(1.0 / settings.theta ** settings.exponents() / torch.tensor(divisors, dtype=torch.float32))
+
+
 ROPE_TYPES: dict[str, Callable[[RotarySettings], Rotary]] = {
     "default": _default,
     "linear": _linear,
@@ -154,4 +162,5 @@ ROPE_TYPES: dict[str, Callable[[RotarySettings], Rotary]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "divided": _divided,
 }

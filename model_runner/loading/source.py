@@ -1,9 +1,11 @@
 """The seam between checkpoints and layers: named tensors, read region by region."""
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
+
+from model_runner.kernels.packing import GroupedWeight
 
 Region = tuple[slice, ...]
 """Which part of a tensor: one slice per dimension, `slice(None)` for all of it."""
@@ -31,3 +33,11 @@ class WeightSource(Protocol):
         """What the tensor takes in the checkpoint, for the progress bar."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class GroupSource(Protocol):
+    """A source whose tensors may be stored as groups of 32 small integers."""
+
+    def read_grouped(self, name: str, shape: tuple[int, int], rows: slice) -> GroupedWeight | None:
+        """Rows of a tensor as stored, None where its type is another."""

@@ -1,7 +1,8 @@
 """What layers read their weights through: a prefix into a checkpoint, with dtype, device and shard applied.
 
-Peak memory while loading is the weights in their final form, plus one fused weight in the loading dtype, plus one
-tensor as the source hands it out: sources map files and read regions, nothing is kept in between.
+Peak memory while loading is the weights in their final form, plus one fused weight in the model's dtype, plus
+ELEMENTS_AT_ONCE values (256 MiB in float32) as the source hands them out: sources map files and read regions, and
+nothing is kept in between.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,13 +10,18 @@ from dataclasses import dataclass, field
 
 import torch
 
+from model_runner.kernels.packing import GroupedWeight
 from model_runner.layers.parallel import Communicator
 from model_runner.loading.errors import LoadError
-from model_runner.loading.source import Region, WeightSource
+from model_runner.loading.source import GroupSource, Region, WeightSource
 from model_runner.quantization.forms import FormFactory, WeightForm
 
 OnProgress = Callable[[str, int, int], None]
 """Called with (what, done bytes, total bytes)."""
+
+
+ELEMENTS_AT_ONCE = 64 << 20
+"""Most values of a matrix that are read in one piece."""
 
 
 @dataclass
@@ -79,12 +85,27 @@ class Weights:
         width = len(range(*column_region.indices(columns)))
         total = sum(block.taken for block in blocks)
         made = torch.empty(total, width, dtype=self.state.dtype, device=self.state.device)
-        start = 0
+        most = max(1, ELEMENTS_AT_ONCE // columns)
+        filled = 0
         for block in blocks:
-            data = self.read(block.name, (block.rows, columns), (block.region, column_region))
-            made[start : start + block.taken].copy_(data)
-            start += block.taken
+            start, stop, _ = block.region.indices(block.rows)
+            for first in range(start, stop, most):
+                part = slice(first, min(stop, first + most))
+                data = self.read(block.name, (block.rows, columns), (part, column_region))
+                made[filled : filled + data.shape[0]].copy_(data)
+                filled += data.shape[0]
         return made
+
+    def grouped(self, name: str, shape: tuple[int, int], rows: slice) -> GroupedWeight | None:
+        """Rows of a tensor as the groups of small integers that the checkpoint ships, or None if it ships none."""
+        source = self.state.source
+        full = self.prefix + name
+        if not isinstance(source, GroupSource):
+            return None
+        found = source.read_grouped(full, shape, rows)
+        if found is not None:
+            self._note(full)
+        return found
 
     def form(self, weight: torch.Tensor) -> WeightForm:
         """The weight in the form that this deployment computes with."""

@@ -112,7 +112,7 @@ class Decoder:
         # Rounded as the embedding's own dtype would hold it, which is what these models were trained with.
         self.embedding_multiplier = torch.tensor(declared.embedding_multiplier, dtype=self.dtype).item()
         self.weight_bytes = weights.state.weight_bytes
-        _refuse_leftovers(weights, declared)
+        refuse_leftovers(weights, declared)
 
     @property
     def layer_specs(self) -> Sequence[LayerKV]:
@@ -146,7 +146,7 @@ def _distinct_rotaries(declared: ModelDeclaration) -> list[Rotary]:
     return found
 
 
-def _refuse_leftovers(weights: Weights, declared: ModelDeclaration) -> None:
+def refuse_leftovers(weights: Weights, declared: ModelDeclaration) -> None:
     """A tensor that nothing has read would have changed the outputs, so it is an error."""
     patterns = [*NEVER_USED, *declared.unused_tensors]
     if declared.tied_head:
