@@ -17,8 +17,8 @@ from runtime.start_error import StartError
 
 DEFAULT_MODEL = "smollm2"
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+)/(.+\.gguf)")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_HUB_FILE = re.compile(r"(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)")
 _HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.tiktoken", "vocab.txt", "merges.txt"]
 _COPY_BYTES = 1 << 20
 

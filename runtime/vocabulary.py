@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+# An order of magnitude above the largest vocabularies; a hostile id must not size a list.
+_LARGEST_ID = 1 << 22
+
 VocabularyKind = Literal["byte_level", "sentencepiece", "wordpiece", "plain"]
 
 
@@ -53,10 +56,11 @@ class Vocabulary:
                 int(entry["id"]): (entry["content"], bool(entry.get("special", False)))
                 for entry in document.get("added_tokens") or ()
             }
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is not a tokenizer.json: {type(error).__name__}: {error}") from None
-        if min((*tokens, *added), default=0) < 0:
-            raise ValueError(f"{path} is not a tokenizer.json: negative token id")
+        ids = (*tokens, *added)
+        if min(ids, default=0) < 0 or max(ids, default=0) > _LARGEST_ID:
+            raise ValueError(f"{path} is not a tokenizer.json: its token ids are not between 0 and {_LARGEST_ID}")
         steps = list(_decoder_steps(document.get("decoder")))
         return cls(tokens, added, _kind(steps), strips_leading_space=_strips(steps))
 

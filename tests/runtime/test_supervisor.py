@@ -16,49 +16,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.engine_config import EngineConfig, ModelDescription
 from runtime.run_directory import RunDirectory
 from runtime.server_args import ServerArgs
+from tests.runtime.samples import make_config
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
-
-
-def make_config(folder: Path, fake: dict[str, str], args: ServerArgs) -> EngineConfig:
-    model = ModelDescription(
-        name="fake",
-        path="",
-        format="dummy",
-        served_names=("fake",),
-        architecture="Fake",
-        config={"folder": str(folder), "fake": fake},
-        context_length=16,
-        vocab_size=8,
-        eos_token_ids=(0,),
-        bos_token_id=None,
-        tokenizer_file="",
-    )
-    return EngineConfig(
-        args=args,
-        model=model,
-        run_dir="",
-        device="cpu",
-        dtype="float32",
-        quantization="none",
-        attention_backend="torch",
-        model_impl="native",
-        page_size=16,
-        kv_tokens=64,
-        max_running_requests=4,
-        max_batch_tokens=16,
-        chunked_prefill_size=16,
-        lookahead=0,
-        threads=3,
-        tool_call_parser=None,
-        reasoning_parser=None,
-        version="0",
-        decisions=(("device = cpu", "a test"),),
-    )
 
 
 class Server:
@@ -69,7 +32,7 @@ class Server:
         self.runs = runs
         config_file = folder / "config"
         args = ServerArgs(**({"port": 0} | flags))
-        config_file.write_bytes(msgspec.msgpack.encode(make_config(folder, fake, args)))
+        config_file.write_bytes(msgspec.msgpack.encode(make_config(args, config={"folder": str(folder), "fake": fake})))
         search_path = os.pathsep.join((str(ROOT), str(Path(__file__).parent)))
         environment = os.environ | {"PYTHONPATH": search_path, "CANDOR_RUN_FOLDER": str(self.runs)}
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
