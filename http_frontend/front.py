@@ -59,7 +59,9 @@ class Front:
         raw = await read_json(request, self.config.args.max_body_bytes)
         review = self.review(request)
         fields = body.check(raw, "", review)
-        client_id = fields.get("request_id") or fields.get("rid") or uuid.uuid4().hex
+        given = fields.get("request_id") or fields.get("rid")
+        # A batch may bring a list of ids; those name its requests, not the call.
+        client_id = given if isinstance(given, str) else uuid.uuid4().hex
         model, served_model = self.models.resolve(fields.get("model"), review)
         return Call(
             fields=fields,

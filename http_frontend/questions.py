@@ -12,6 +12,7 @@ from http_frontend.in_flight import Sender
 from protocol.control import ControlReply, ControlRequest, Role
 from protocol.errors import ErrorInfo, RequestError
 from protocol.outputs import Detokenized, Refused, Rendered, Tokenized
+from protocol.requests import PeekCache
 
 ANSWER_TIMEOUT_S = 30.0
 
@@ -61,12 +62,36 @@ class Questions:
         if "tokenizer" in roles:
             expected.add(("tokenizer", tokenizers[0]))
         question_id = self.new_id()
+        request = ControlRequest(question_id, self._worker, what, arguments)  # type: ignore[arg-type]
+        replies = await self._gather(question_id, tokenizers[0], request, expected, timeout_s)
+        silent = expected - {(reply.role, reply.index) for reply in replies}
+        return replies, sorted(f"{role} {index}" for role, index in silent)
+
+    async def peek(self, prompt_ids: bytes, namespace: str, timeout_s: float) -> int | None:
+        """How many tokens of the prompt the prefix cache holds, on the replica that holds most; None without an answer."""
+        tokenizers, detokenizers = self._sender.peers("tokenizer"), self._sender.peers("detokenizer")
+        schedulers = self._sender.peers("scheduler")
+        if not (tokenizers and detokenizers and schedulers):
+            return None
+        question_id = self.new_id()
+        request = PeekCache(question_id, detokenizers[0], prompt_ids, namespace)
+        expected: set[tuple[Role, int]] = {("scheduler", index) for index in schedulers}
+        replies = await self._gather(question_id, tokenizers[0], request, expected, timeout_s)
+        return max((int(reply.payload.get("cached_tokens", 0)) for reply in replies), default=None)
+
+    async def _gather(
+        self,
+        question_id: str,
+        tokenizer: int,
+        request: msgspec.Struct,
+        expected: set[tuple[Role, int]],
+        timeout_s: float,
+    ) -> list[ControlReply]:
         replies: list[ControlReply] = []
         self._replies[question_id] = replies
         news = self._news[question_id] = asyncio.Event()
-        request = ControlRequest(question_id, self._worker, what, arguments)  # type: ignore[arg-type]
         try:
-            self._sender.send("tokenizer", tokenizers[0], request)
+            self._sender.send("tokenizer", tokenizer, request)
             async with asyncio.timeout(timeout_s):
                 while not expected <= {(reply.role, reply.index) for reply in replies}:
                     await news.wait()
@@ -75,8 +100,7 @@ class Questions:
             pass
         finally:
             del self._replies[question_id], self._news[question_id]
-        silent = expected - {(reply.role, reply.index) for reply in replies}
-        return replies, sorted(f"{role} {index}" for role, index in silent)
+        return replies
 
     def on_answer(self, message: Answer) -> None:
         waiting = self._answers.get(message.request_id)

@@ -3,7 +3,6 @@
 from typing import Any
 
 from http_frontend.contract.kinds import refuse
-from http_frontend.contract.review import Review
 from http_frontend.front import Call, Front
 from http_frontend.openai.chat_form import ChatForm, ChatShape
 from http_frontend.openai.constraints import grammar_of
@@ -42,7 +41,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     fields, review, args = call.fields, call.review, front.config.args
     include_usage, continuous_usage = check_stream_options(fields, review)
     messages = normalise_messages(fields["messages"])
-    prompt = chat_prompt(fields, messages, review)
+    prompt = chat_prompt(fields, messages, None)
     max_tokens, max_tokens_field = max_tokens_of(fields, review)
     sampling = sampling_parameters(
         fields,
@@ -87,7 +86,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     return request, ChatForm(shape, review)
 
 
-def chat_prompt(fields: Fields, messages: list[Message], review: Review) -> ChatPrompt:
+def chat_prompt(fields: Fields, messages: list[Message], tools: list[dict[str, Any]] | None) -> ChatPrompt:
     """The conversation to be rendered, for a chat as for /tokenize."""
     continues = fields.get("continue_final_message", False) or any(
         message.get("prefix") for message in fields["messages"][-1:]
@@ -98,6 +97,7 @@ def chat_prompt(fields: Fields, messages: list[Message], review: Review) -> Chat
         refuse("continue_final_message", "the last message must be the assistant's")
     return ChatPrompt(
         messages=messages,
+        tools=tools,
         documents=fields.get("documents"),
         add_generation_prompt=fields.get("add_generation_prompt", not continues),
         continue_final_message=continues,
