@@ -84,6 +84,9 @@ def _open_unix(path: Path) -> Listener:
             path.unlink()
         listener.bind(os.fspath(path))
         listener.listen(_BACKLOG)
+    except StartError:
+        listener.close()
+        raise
     except OSError as error:
         listener.close()
         raise StartError(f"can't listen on the unix socket {path}: {error}") from None
