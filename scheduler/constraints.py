@@ -26,7 +26,7 @@ class Constraints:
         self._slow: dict[Sequence, None] = {}
         self._words = -(-vocab_size // 32)
         self._nothing = bytes(self._words * TOKEN_BYTES)
-        self._everything = b"\xff" * (self._words * TOKEN_BYTES)
+        self._open_masks: dict[tuple[int, ...], bytes] = {}
         self.slow_masks = 0
 
     @property
@@ -134,9 +134,10 @@ class Constraints:
             return self._nothing
         if sequence.mandatory:
             return self._only(sequence.mandatory[0])
-        if not sequence.in_grammar:
-            return self._everything
-        return sequence.held_mask
+        if sequence.in_grammar:
+            return sequence.held_mask
+        # Ending inside the reasoning would end the answer without a word of the grammar.
+        return self._everything_but(sequence.request.end_ids if sequence.grammar is not None else ())
 
     def _collect(self, sequences: list[Sequence], timeout_s: float) -> list[bytes]:
         assert self._backend is not None
@@ -154,6 +155,17 @@ class Constraints:
     def _row(self, words: bytes, position: int) -> bytes:
         size = len(self._nothing)
         return words[position * size : (position + 1) * size]
+
+    def _everything_but(self, end_ids: tuple[int, ...]) -> bytes:
+        known = self._open_masks.get(end_ids)
+        if known is None:
+            mask = bytearray(b"\xff" * len(self._nothing))
+            for token in end_ids:
+                mask[token // 8] &= ~(1 << (token % 8))
+            if len(self._open_masks) >= 64:
+                self._open_masks.clear()
+            known = self._open_masks[end_ids] = bytes(mask)
+        return known
 
     def _only(self, token: int) -> bytes:
         row = bytearray(self._nothing)

@@ -70,23 +70,27 @@ class SchedulerLoop:
         self._drain_deadline_s: float | None = None
         self._running = True
         self._books_checked_s = 0.0
-        self._busy = False
+        self.resting = True
 
     def run(self) -> None:
         self._slot.update(state="ready")
         self._show_counters()
         self._links.report(Ready(peer_of(self._spec), os.getpid(), self._info()))
         while self._running:
-            now = time.time()
-            self._take_messages(now)
-            self._busy = self.scheduler.turn(now)
-            self._desk.poll(now)
-            self._show_counters()
-            self._report_drained(now)
-            if not self._busy and self._running:
-                self._rest(now)
+            self.turn()
+            if self.resting and self._running:
+                self._rest(time.time())
         self.scheduler.constraints.close()
         self._executor.close()
+
+    def turn(self) -> None:
+        """Takes the messages that are there and makes one step; never waits for a message."""
+        now = time.time()
+        self._take_messages(now)
+        self.resting = not self.scheduler.turn(now)
+        self._desk.poll(now)
+        self._show_counters()
+        self._report_drained(now)
 
     def _rest(self, now: float) -> None:
         """Nothing to do until a message comes: a look at the books now and then, then sleep."""

@@ -27,7 +27,7 @@ from protocol.requests import AbortRequest, ChoiceProgress, EngineRequest
 from protocol.sampling import GrammarSpec, ReasoningSpan, SamplingParameters
 from runtime.engine_config import EngineConfig, ModelDescription
 from runtime.server_args import ServerArgs
-from scheduler.grammar.interface import GrammarBackend, GrammarState
+from scheduler.grammar.interface import GrammarBackend, GrammarState, GrammarTemplate
 from scheduler.reasoning import ReasoningTracker
 from scheduler.scheduler import Scheduler, Surroundings
 
@@ -52,7 +52,9 @@ def expected_output(
     ids = list(prompt)
     while len(ids) < len(prompt) + max_tokens:
         early = len(ids) - len(prompt) < min_tokens
-        ids.append(next_token(seed, ids, set(range(VOCABULARY)) - set(end_ids) if early else None))
+        ids.append(
+            next_token(seed, ids, [token for token in range(VOCABULARY) if token not in end_ids] if early else None)
+        )
         if ids[-1] in end_ids:
             break
     return ids[len(prompt) :]
@@ -67,7 +69,7 @@ def expected_constrained(
     budget: int | None = None,
 ) -> list[int]:
     """What an undisturbed run answers under a grammar of fixed steps and a thinking budget."""
-    ids, mandatory = list(prompt), []
+    ids, mandatory = list(prompt), list[int]()
     grammar = None if steps is None else StepGrammar(steps, (EOS,))
     tracker = None if span is None else ReasoningTracker(span, reopens=grammar is None)
     while len(ids) < len(prompt) + max_tokens:
@@ -75,7 +77,9 @@ def expected_constrained(
         if tracker is not None and inside and budget is not None and tracker.tokens >= budget and not mandatory:
             mandatory = tracker.remaining_close()
         constrained = grammar is not None and not inside
-        allowed = mandatory[:1] or (grammar.allowed() if grammar is not None and constrained else None)
+        allowed = mandatory[:1] or None
+        if grammar is not None and not mandatory:
+            allowed = grammar.allowed() if constrained else [token for token in range(VOCABULARY) if token != EOS]
         ids.append(next_token(seed, ids, allowed))
         mandatory = mandatory[1:]
         if grammar is not None and constrained:
@@ -147,8 +151,8 @@ class FakeExecutor:
 
     def _forward(self, step: Step) -> None:
         plan = step.plan
-        for slot in plan.released:
-            del self._slots[slot]
+        for released in plan.released:
+            del self._slots[released]
         for start in plan.starts:
             assert start.slot not in self._slots
             history = unpack_ids(start.prompt_ids) + unpack_ids(start.output_ids)
@@ -259,7 +263,7 @@ class FakeGrammarBackend:
         self.error: ErrorInfo | None = None
         self.compiled: list[str] = []
         self.cancelled: list[int] = []
-        self._outcomes: list[tuple[int, StepTemplate | ErrorInfo]] = []
+        self._outcomes: list[tuple[int, GrammarTemplate | ErrorInfo]] = []
         self._asked: dict[int, int] = {}
         self.hold = False
 
@@ -273,7 +277,7 @@ class FakeGrammarBackend:
     def cancel(self, ticket: int) -> None:
         self.cancelled.append(ticket)
 
-    def poll(self) -> list[tuple[int, StepTemplate | ErrorInfo]]:
+    def poll(self) -> list[tuple[int, GrammarTemplate | ErrorInfo]]:
         if self.hold:
             return []
         outcomes, self._outcomes = self._outcomes, []
