@@ -56,7 +56,9 @@ def _q4_k(blocks: Bytes) -> GroupedWeight:
     minimums = numpy.concatenate([second & 63, (third >> 4) | ((second >> 6) << 4)], axis=-1)
     packed = blocks[..., 16:].reshape(*blocks.shape[:-1], 4, GROUP)
     return _weight(
-        _nibbles(packed), factor[..., None] * scales.astype(numpy.float32), -lowest[..., None] * minimums.astype(numpy.float32)
+        _nibbles(packed),
+        factor[..., None] * scales.astype(numpy.float32),
+        -lowest[..., None] * minimums.astype(numpy.float32),
     )
 
 

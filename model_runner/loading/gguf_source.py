@@ -11,8 +11,8 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from model_runner.loading.errors import LoadError
 from model_runner.kernels.packing import GroupedWeight
+from model_runner.loading.errors import LoadError
 from model_runner.loading.gguf_groups import grouped_rows
 from model_runner.loading.gguf_names import (
     SUPPORTED,
@@ -24,7 +24,10 @@ from model_runner.loading.gguf_names import (
 from model_runner.loading.source import Region
 from runtime.gguf_header import GgufTensor, read_gguf_header
 
-READABLE = tuple(["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
+PLAIN = ("F32", "F16", "BF16")
+BLOCKS_OF_32 = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
+BLOCKS_OF_256 = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+READABLE = PLAIN + BLOCKS_OF_32 + BLOCKS_OF_256
 BLOCKS_AT_ONCE = 8192
 """Blocks dequantised in one call: few enough that intermediate values stay in the processor's cache."""
 DEFAULT_ALIGNMENT = 32
@@ -54,13 +57,17 @@ class StoredTensor:
                 f"tensor {entry.name} {list(self.shape)} ends at byte {begin + rows * row_bytes}, the file at {len(data)}: "
                 "it is truncated"
             )
-        self.nbytes = rows * row_bytes
+        self.nbytes: int = rows * row_bytes
         self._rows = data[begin : begin + self.nbytes].reshape(rows, row_bytes)
         self._block_bytes = block_bytes
 
+    def stored(self, rows: slice | NDArray[numpy.int64]) -> NDArray[numpy.uint8]:
+        """Some rows as they lie in the file: [rows, bytes]."""
+        return self._rows[rows]
+
     def floats(self, rows: slice | NDArray[numpy.int64]) -> NDArray[numpy.float32]:
         """Some rows (all leading dimensions are one here), dequantised: [rows, columns]."""
-        stored = self._rows[rows]
+        stored = self.stored(rows)
         count, columns = len(stored), self.shape[-1]
         if self.kind.name == "F32":
             return stored.reshape(-1).view(numpy.float32).reshape(count, columns)
@@ -175,7 +182,7 @@ class GgufSource:
         if expert is not None or self.shape(name, shape) != shape:
             return None
         order = self._row_order(name, shape[0])[rows] if is_rotated(name, self.architecture) else rows
-        found = grouped_rows(tensor.data[order], tensor.tensor_type)
+        found = grouped_rows(tensor.stored(order), tensor.kind)
         if found is not None:
             self._used.add(tensor.name)
         return found
@@ -185,14 +192,15 @@ class GgufSource:
         heads = self._heads if ".q_proj." in name else self._kv_heads
         if rows % (2 * heads):
             raise LoadError(f"tensor {name} has {rows} rows, which {heads} heads can't share")
-        return numpy.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).reshape(rows)
+        order: NDArray[numpy.int64] = numpy.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2)
+        return order.reshape(rows)
 
     def stored_bytes(self, name: str) -> int:
         found = self._find(name)
         if found is None:
             return 0
         tensor, expert = found
-        return tensor.nbytes if expert is None else tensor.nbytes // tensor.shape[0]
+        return tensor.nbytes // (1 if expert is None else tensor.shape[0])
 
     def close(self) -> None:
         self._tensors.clear()

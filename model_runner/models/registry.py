@@ -19,8 +19,8 @@ from model_runner.models.decoder import Decoder, refuse_leftovers
 from model_runner.quantization.choose import choose_form
 from model_runner.quantization.forms import DenseForm
 from model_runner.step import CausalModel
-from runtime.environment import read_environment
 from runtime.engine_config import EngineConfig, ModelDescription
+from runtime.environment import read_environment
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -1,0 +1,77 @@
+"""Weights stored as int8 or fp8 values with scales beside them: per tensor, per output, per group of inputs, per block.
+
+Covers compressed-tensors (int-quantized, float-quantized, naive-quantized), fp8 checkpoints with one scale per tensor,
+and DeepSeek's fp8 blocks. Scales of activations and of the KV cache are left unread: activations stay wide here.
+"""
+
+import torch
+
+from model_runner.loading.errors import LoadError
+from model_runner.loading.quantized_source import bounds
+from model_runner.loading.source import Region, WeightSource
+
+SCALE_PARTS = ("weight_scale", "weight_scale_inv")
+UNREAD_PARTS = ("input_scale", "input_zero_point", "output_scale", "k_scale", "v_scale", "q_scale", "weight_g_idx")
+
+
+class ScaledScheme:
+    def logical_name(self, stored: str) -> str | None:
+        owner, _, part = stored.rpartition(".")
+        if part in UNREAD_PARTS:
+            return None
+        return f"{owner}.weight" if part in (*SCALE_PARTS, "weight_zero_point") else stored
+
+    def parts(self, name: str, base: WeightSource) -> list[str]:
+        owner = name.removesuffix(".weight")
+        if owner == name:
+            return []
+        beside = [f"{owner}.{part}" for part in SCALE_PARTS if base.has(f"{owner}.{part}")]
+        zero = f"{owner}.weight_zero_point"
+        return [name, *beside, *([zero] if base.has(zero) else [])] if beside else []
+
+    def shape(self, name: str, base: WeightSource) -> tuple[int, ...]:
+        return base.shape(name, ())
+
+    def read(self, name: str, shape: tuple[int, ...], region: Region, base: WeightSource) -> torch.Tensor:
+        if len(shape) != 2:
+            raise LoadError(f"tensor {name} has shape {list(shape)}; scales are only read for matrices")
+        owner = name.removesuffix(".weight")
+        values = base.read(name, shape, region).float()
+        zero = f"{owner}.weight_zero_point"
+        if base.has(zero):
+            values = values - _spread(base, zero, shape, region)
+        scale = next(f"{owner}.{part}" for part in SCALE_PARTS if base.has(f"{owner}.{part}"))
+        return values * _spread(base, scale, shape, region)
+
+
+def _spread(base: WeightSource, name: str, shape: tuple[int, ...], region: Region) -> torch.Tensor:
+    """Scales over the region they hold for, whatever their granularity: one value covers an equal block per dimension
+    (the last block may be smaller)."""
+    stored_shape = base.shape(name, ())
+    scales = base.read(name, stored_shape, tuple(slice(None) for _ in stored_shape)).float()
+    if scales.numel() == 1:
+        return scales.reshape(1, 1)
+    if scales.dim() == 1 and scales.numel() == shape[0]:
+        scales = scales[:, None]
+    if scales.dim() != 2:
+        raise LoadError(f"tensor {name} has shape {list(stored_shape)}, which does not scale {list(shape)}")
+    index = []
+    for dim in range(2):
+        count, size = scales.shape[dim], shape[dim]
+        block = block_size(size, count, name)
+        start, stop = bounds(region[dim], size)
+        index.append(torch.arange(start, stop) // block)
+    return scales[index[0]][:, index[1]]
+
+
+def block_size(size: int, count: int, name: str) -> int:
+    """How many entries one of `count` scales covers; LoadError if `size` entries can't be covered so."""
+    if count == 0 or count > size:
+        raise LoadError(f"tensor {name} holds {count} scales for {size} entries")
+    if size % count == 0:
+        return size // count
+    # An odd last block: published checkpoints use blocks of 128, smaller powers of two in tests and small models.
+    for block in (128, 64, 32, 16, 8):
+        if -(-size // block) == count:
+            return block
+    raise LoadError(f"tensor {name} holds {count} scales, which can't cover {size} entries in equal blocks")
