@@ -47,7 +47,8 @@ def find_cut(values: torch.Tensor, logits: torch.Tensor, filters: Filters) -> Cu
     scaled = ((values - largest) / temperature).masked_fill_(values < k_cut, -torch.inf)
     normaliser = torch.logsumexp(scaled, dim=-1)
     if count < vocab_size and bool((filters.top_p < 1.0).logical_and(~limited).any()):
-        normaliser = torch.where(limited, normaliser, torch.logsumexp((logits - largest).div_(temperature), dim=-1))
+        whole = (logits - largest).div_(temperature).exp_().sum(dim=-1).log_()  # the largest is known: one pass less
+        normaliser = torch.where(limited, normaliser, whole)
     probabilities = torch.exp(scaled - normaliser[:, None])
     before = probabilities.cumsum(dim=-1) - probabilities
     kept = (before < filters.top_p[:, None]).sum(dim=-1, keepdim=True).clamp(min=1)

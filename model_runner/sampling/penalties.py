@@ -14,7 +14,7 @@ class Penalties:
 
     def __init__(self, max_slots: int, vocab_size: int, device: torch.device) -> None:
         self._device = device
-        self._output_counts = DenseRows(max_slots, vocab_size, torch.int32, device)
+        self._output_counts = DenseRows(max_slots, vocab_size, torch.float32, device)
         self._prompt_seen = DenseRows(max_slots, vocab_size, torch.bool, device)
         self._frequency = numpy.zeros(max_slots, dtype=numpy.float32)
         self._presence = numpy.zeros(max_slots, dtype=numpy.float32)
@@ -34,7 +34,7 @@ class Penalties:
         self._repetition[start.slot] = sampling.repetition_penalty
         counts = self._output_counts.take(start.slot)
         outputs = self._tensor(unpack_ids(start.output_ids))
-        counts.index_add_(0, outputs, torch.ones_like(outputs, dtype=torch.int32))
+        counts.index_add_(0, outputs, torch.ones_like(outputs, dtype=torch.float32))
         if repeats:
             self._prompt_seen.take(start.slot)[self._tensor(unpack_ids(start.prompt_ids))] = True
 
@@ -50,7 +50,7 @@ class Penalties:
         rows = self._index(self._output_counts.rows(slots[draws]))
         index = self._index(draws)
         counted = (rows, ids[index].clamp(min=0))
-        self._output_counts.matrix.index_put_(counted, valid[index].int(), accumulate=True)
+        self._output_counts.matrix.index_put_(counted, valid[index].float(), accumulate=True)
 
     def apply(self, logits: torch.Tensor, slots: NDArray[numpy.int64]) -> None:
         """Penalises logits [draws, vocab] in place."""
@@ -88,4 +88,5 @@ def penalise_counts(
     logits: torch.Tensor, counts: torch.Tensor, frequency: torch.Tensor, presence: torch.Tensor
 ) -> torch.Tensor:
     """OpenAI's definition: logit - count * frequency - (count > 0) * presence, over output ids: [rows, vocab]."""
-    return logits - counts * frequency - (counts > 0) * presence
+    penalised = torch.addcmul(logits, counts, frequency, value=-1)
+    return penalised.addcmul_(counts.clamp(max=1), presence, value=-1)

@@ -255,7 +255,7 @@ def tiny_model() -> TinyModel:
     return TinyModel()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def engine_config() -> Callable[..., EngineConfig]:
     """Makes a configuration from what differs."""
     return make_config
@@ -268,6 +268,6 @@ def driver(tiny_model: TinyModel) -> Driver:
     return Driver(ModelRunner(make_config(), model=tiny_model, attention=attention))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def drive() -> Callable[[ModelRunner], Driver]:
     return Driver
