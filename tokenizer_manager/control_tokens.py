@@ -45,16 +45,17 @@ def choose_marks(values: Iterable[Any]) -> Marks:
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """Every string in nested data, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from strings_of(key)
-            yield from strings_of(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from strings_of(item)
+    """Every string in nested data, keys included, in no order. Any depth: whoever recurses later will refuse it."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            todo.extend(item)
+            todo.extend(item.values())
+        elif isinstance(item, list | tuple):
+            todo.extend(item)
 
 
 def tokens_pattern(tokens: Iterable[str]) -> re.Pattern[str]:

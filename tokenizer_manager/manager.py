@@ -1,5 +1,6 @@
 """What the tokenizer manager does with each message of its inbox."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -89,6 +90,7 @@ class TokenizerManager:
             self._handlers[type(message)](message)
         except Exception:
             logger.exception("a %s message could not be handled", type(message).__name__)
+            self._give_up(message.request if isinstance(message, RenderRequest) else message)
 
     def peer_up(self, message: PeerUp) -> None:
         """After the outbox has connected to the peer."""
@@ -137,6 +139,15 @@ class TokenizerManager:
             self._refuse(request_id, attempt, error)
             return
         self._do(work, finish, request_id, attempt, aside=_is_long(request), superseded=superseded)
+
+    def _give_up(self, message: Any) -> None:
+        """Tells whoever waits for an answer to a message that could not even be looked at."""
+        if isinstance(message, GenerateRequest | TokenizeRequest | DetokenizeRequest):
+            attempt = message.attempt if isinstance(message, GenerateRequest) else 0
+            if self._preparing.get(message.request_id) == attempt:
+                del self._preparing[message.request_id]
+            with contextlib.suppress(ValueError):  # an id that names no owner
+                self._refuse(message.request_id, attempt, _failure("handled"))
 
     def _render(self, message: RenderRequest) -> None:
         request = message.request
@@ -266,10 +277,9 @@ class TokenizerManager:
             action()
         except RequestError as error:
             self._refuse(request_id, attempt, error)
-        except Exception as error:
+        except Exception:
             logger.exception("request %s could not be prepared", request_id)
-            message = f"The request could not be prepared ({type(error).__name__})."
-            self._refuse(request_id, attempt, RequestError(message, status=500, type="server_error"))
+            self._refuse(request_id, attempt, _failure("prepared"))
 
     def _refuse(self, request_id: str, attempt: int, error: RequestError) -> None:
         self._outbox.send("http", request_owner(request_id), Refused(request_id, attempt, error.info))
@@ -286,6 +296,10 @@ def _raiser(error: Exception) -> Callable[[], Any]:
         raise error
 
     return raise_it
+
+
+def _failure(what: str) -> RequestError:
+    return RequestError(f"The request could not be {what}.", status=500, type="server_error", code="internal_error")
 
 
 def _aborted() -> RequestError:

@@ -50,7 +50,8 @@ async def _serve(config: EngineConfig, spec: ProcessSpec) -> int:
         loop = asyncio.get_running_loop()
         manager = TokenizerManager(
             RequestPreparer(config, tokenizer, renderer),
-            Router(config.args.load_balance, load_reader(board)),
+            # With one replica there is nothing to remember for a choice.
+            Router(config.args.load_balance if config.args.dp_size > 1 else "round_robin", load_reader(board)),
             links.outbox,
             executor,
             loop.call_soon_threadsafe,

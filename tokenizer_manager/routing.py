@@ -55,7 +55,7 @@ class Router:
         if replica is None or replica not in self._live:
             return None
         self._turn += 1
-        if self._policy != "round_robin" and len(self._live) > 1:
+        if self._policy != "round_robin":
             load = self._read_loads().get(replica, ReplicaLoad())
             before, unseen = self._unseen.get(replica, (load, 0))
             self._unseen[replica] = (load, unseen + 1 if before == load else 1)

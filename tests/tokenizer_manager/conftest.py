@@ -145,7 +145,7 @@ class Setup:
             config={},
             context_length=context_length,
             vocab_size=tokenizer.get_vocab_size(),
-            eos_token_ids=(tokenizer.token_to_id("<|im_end|>"),),
+            eos_token_ids=(self.tokenizer.added["<|im_end|>"],),
             bos_token_id=self.tokenizer.bos_token_id,
             tokenizer_file="",
             tokenizer_config=special | ({"chat_template": template} if template is not None else {}),
