@@ -72,14 +72,16 @@ def build_app(front: Front) -> FastAPI:
     app.state.front = front
     routes = ROUTES + ((("GET", "/metrics", admin.metrics),) if args.metrics else ())
     for methods, path, endpoint in routes:
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=methods.split(),
-            response_model=None,
-            summary=endpoint.__name__.replace("_", " "),
-            openapi_extra=_body_schema(path),
-        )
+        for method in methods.split():
+            app.add_api_route(
+                path,
+                endpoint,
+                methods=[method],
+                response_model=None,
+                operation_id=f"{method} {path}",
+                summary=endpoint.__name__.replace("_", " "),
+                openapi_extra=_body_schema(path),
+            )
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(Exception, on_fault)

@@ -18,5 +18,6 @@ async def contract(request: Request) -> Response:
     if form != "json":
         refuse("format", "must be json or markdown")
     replies, _ = await front.questions.ask_all("state", {}, ("tokenizer",), STATE_TIMEOUT_S)
-    template = next((reply.payload.get("chat_template") for reply in replies if reply.role == "tokenizer"), None)
+    said = next((reply.payload for reply in replies if reply.role == "tokenizer"), {})
+    template = {name: value for name, value in said.items() if name.startswith("template")}
     return JSONResponse(contract_json(front.config, template))

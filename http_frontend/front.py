@@ -19,7 +19,7 @@ from http_frontend.metrics import Metrics
 from http_frontend.models import ServedModels
 from http_frontend.parsers import Parsers
 from http_frontend.questions import Questions
-from protocol.control import ControlReply
+from protocol.control import ControlReply, PeerUp
 from protocol.outputs import Admitted, Refused, TextBatch
 from runtime.engine_config import EngineConfig
 from runtime.status_board import StatusBoard
@@ -53,6 +53,8 @@ class Front:
         self.metrics = Metrics(Path(config.run_dir), worker, self.models.names[0])
         self.in_flight = InFlight(config, worker, sender, self.metrics)
         self.questions = Questions(worker, sender)
+        self.template_reads: frozenset[str] | None = None
+        """Variables that the chat template in force reads, once a tokenizer manager has said so."""
 
     async def accept(self, request: Request, body: Record) -> Call:
         """Reads and checks the body of a generating call."""
@@ -91,6 +93,12 @@ class Front:
             self.questions.on_reply(message)
         else:
             self.questions.on_answer(message)  # type: ignore[arg-type]
+
+    def on_peer_up(self, message: PeerUp) -> None:
+        """The sender is connected to the peer already."""
+        if message.peer.role == "tokenizer" and "template_reads" in message.info:
+            self.template_reads = frozenset(message.info["template_reads"])
+        self.in_flight.on_peer_up(message)
 
     def close(self) -> None:
         self.metrics.close()

@@ -37,7 +37,7 @@ class HttpWorker:
     def on_control(self, message: object) -> None:
         if isinstance(message, PeerUp):
             self._links.apply_peer(message)
-            self._front.in_flight.on_peer_up(message)
+            self._front.on_peer_up(message)
         elif isinstance(message, PeerDown):
             self._links.apply_peer(message)
             self._front.in_flight.on_peer_down(message)

@@ -64,36 +64,35 @@ class Questions:
         question_id = self.new_id()
         request = ControlRequest(question_id, self._worker, what, arguments)  # type: ignore[arg-type]
         replies = await self._gather(question_id, tokenizers[0], request, expected, timeout_s)
-        silent = expected - {(reply.role, reply.index) for reply in replies}
+        silent = expected - _who(replies)
         return replies, sorted(f"{role} {index}" for role, index in silent)
 
     async def peek(self, prompt_ids: bytes, namespace: str, timeout_s: float) -> int | None:
-        """How many tokens of the prompt the prefix cache holds, on the replica that holds most; None without an answer."""
+        """How many tokens of the prompt the prefix cache holds on the replica that it would go to; None without an answer."""
         tokenizers, detokenizers = self._sender.peers("tokenizer"), self._sender.peers("detokenizer")
-        schedulers = self._sender.peers("scheduler")
-        if not (tokenizers and detokenizers and schedulers):
+        if not (tokenizers and detokenizers and self._sender.peers("scheduler")):
             return None
         question_id = self.new_id()
         request = PeekCache(question_id, detokenizers[0], prompt_ids, namespace)
-        expected: set[tuple[Role, int]] = {("scheduler", index) for index in schedulers}
-        replies = await self._gather(question_id, tokenizers[0], request, expected, timeout_s)
-        return max((int(reply.payload.get("cached_tokens", 0)) for reply in replies), default=None)
+        replies = await self._gather(question_id, tokenizers[0], request, None, timeout_s)
+        return int(replies[0].payload.get("cached_tokens", 0)) if replies else None
 
     async def _gather(
         self,
         question_id: str,
         tokenizer: int,
         request: msgspec.Struct,
-        expected: set[tuple[Role, int]],
+        expected: set[tuple[Role, int]] | None,
         timeout_s: float,
     ) -> list[ControlReply]:
+        """Replies until all that are expected (None: any one) have come, or the time is over."""
         replies: list[ControlReply] = []
         self._replies[question_id] = replies
         news = self._news[question_id] = asyncio.Event()
         try:
             self._sender.send("tokenizer", tokenizer, request)
             async with asyncio.timeout(timeout_s):
-                while not expected <= {(reply.role, reply.index) for reply in replies}:
+                while not (replies if expected is None else expected <= _who(replies)):
                     await news.wait()
                     news.clear()
         except TimeoutError:
@@ -117,6 +116,10 @@ class Questions:
         if replies is not None:
             replies.append(reply)
             self._news[reply.correlation_id].set()
+
+
+def _who(replies: list[ControlReply]) -> set[tuple[Role, int]]:
+    return {(reply.role, reply.index) for reply in replies}
 
 
 def _no_answer(message: str) -> ErrorInfo:

@@ -38,7 +38,7 @@ async def tokenize(request: Request) -> Response:
         refuse("prompt", "give exactly one of prompt, text and messages", "missing_required_parameter")
     prompts: list[Prompt]
     if given == ["messages"]:
-        prompts = [chat_prompt(fields, normalise_messages(fields["messages"]), fields.get("tools"))]
+        prompts = [chat_prompt(front, fields, normalise_messages(fields["messages"]), fields.get("tools"), review)]
     else:
         value = fields[given[0]]
         texts = [value] if isinstance(value, str) else value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from http_frontend.contract.review import Review
-from protocol.errors import RequestError
+from protocol.errors import ErrorInfo, RequestError
 
 
 class Kind(Protocol):
@@ -263,7 +263,7 @@ class Anything:
 
 @dataclass(frozen=True)
 class Either:
-    """The first kind whose JSON type fits; its own complaint is the one that is told."""
+    """The first kind that takes the value. If none does, the complaint that says most is told."""
 
     kinds: tuple[Kind, ...]
 
@@ -273,8 +273,7 @@ class Either:
             try:
                 return kind.check(value, path, review)
             except RequestError as error:
-                # A complaint about something inside the value is better than one about its type.
-                if complaint is None or (complaint.info.code == "invalid_type" and complaint.info.param == path):
+                if complaint is None or _says_more(error.info, complaint.info):
                     complaint = error
         if complaint is None or (complaint.info.code == "invalid_type" and complaint.info.param == path):
             refuse_type(path, self.describe(), value)
@@ -285,3 +284,10 @@ class Either:
 
     def describe(self) -> str:
         return " or ".join(kind.describe() for kind in self.kinds)
+
+
+def _says_more(new: ErrorInfo, old: ErrorInfo) -> bool:
+    """A wrong value beats a wrong type, and what was found further inside beats what was found at the door."""
+    if old.code != "invalid_type":
+        return False
+    return new.code != "invalid_type" or (new.param or "") >= (old.param or "")

@@ -1,8 +1,8 @@
 """The bodies of the smaller endpoints: tokenize, detokenize, abort, and the parsers on their own."""
 
-from http_frontend.contract.chat import MESSAGE, TOOL, template_ruling
+from http_frontend.contract.chat import EFFORTS, MESSAGE, TOOL, template_ruling
 from http_frontend.contract.field import EXTENSION, Field, Record
-from http_frontend.contract.kinds import Anything, Either, Flag, ListOf, MapOf, Text, TokenIds
+from http_frontend.contract.kinds import Anything, Either, Flag, ListOf, MapOf, Text, TokenIds, Word
 from http_frontend.contract.sampling import SHAPE, TEMPLATE
 
 TOKENIZER = "tokenizer manager"
@@ -20,7 +20,7 @@ TOKENIZE = Record(
         Field("continue_final_message", Flag(), TEMPLATE),
         Field("chat_template", Text(1), TEMPLATE, template_ruling),
         Field("chat_template_kwargs", MapOf(Anything()), TEMPLATE),
-        Field("reasoning_effort", Text(1, 64), TEMPLATE),
+        Field("reasoning_effort", Word(EFFORTS), TEMPLATE),
         Field("documents", ListOf(MapOf(Anything()), high=4096), TEMPLATE),
     )
 )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from http_frontend.contract.kinds import refuse
+from http_frontend.contract.review import Review
 from http_frontend.front import Call, Front
 from http_frontend.openai.chat_form import ChatForm, ChatShape
 from http_frontend.openai.constraints import grammar_of
@@ -25,6 +26,7 @@ REASONING_NAMES = {
     "reasoning_content": ("reasoning_content",),
     "reasoning": ("reasoning",),
 }
+THINKING_SWITCHES = ("enable_thinking", "thinking")
 RESERVED_KWARGS = (
     "messages",
     "tools",
@@ -41,7 +43,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     fields, review, args = call.fields, call.review, front.config.args
     include_usage, continuous_usage = check_stream_options(fields, review)
     messages = normalise_messages(fields["messages"])
-    prompt = chat_prompt(fields, messages, None)
+    prompt = chat_prompt(front, fields, messages, None, review)
     max_tokens, max_tokens_field = max_tokens_of(fields, review)
     sampling = sampling_parameters(
         fields,
@@ -86,11 +88,12 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     return request, ChatForm(shape, review)
 
 
-def chat_prompt(fields: Fields, messages: list[Message], tools: list[dict[str, Any]] | None) -> ChatPrompt:
+def chat_prompt(
+    front: Front, fields: Fields, messages: list[Message], tools: list[dict[str, Any]] | None, review: Review
+) -> ChatPrompt:
     """The conversation to be rendered, for a chat as for /tokenize."""
-    continues = fields.get("continue_final_message", False) or any(
-        message.get("prefix") for message in fields["messages"][-1:]
-    )
+    prefix = any(message.get("prefix") for message in fields["messages"][-1:])
+    continues = fields.get("continue_final_message", False) or prefix
     if continues and fields.get("add_generation_prompt"):
         refuse("continue_final_message", "can't be set together with add_generation_prompt")
     if continues and messages[-1]["role"] != "assistant":
@@ -103,20 +106,24 @@ def chat_prompt(fields: Fields, messages: list[Message], tools: list[dict[str, A
         continue_final_message=continues,
         add_special_tokens=fields.get("add_special_tokens", False),
         template=fields.get("chat_template"),
-        template_kwargs=template_kwargs(fields),
+        template_kwargs=template_kwargs(fields, front.template_reads, review),
     )
 
 
-def template_kwargs(fields: Fields) -> dict[str, Any]:
+def template_kwargs(fields: Fields, reads: frozenset[str] | None, review: Review) -> dict[str, Any]:
+    """Variables for the template. An effort becomes whichever switch the template in force reads."""
     given: dict[str, Any] = dict(fields.get("chat_template_kwargs", {}))
     for name in RESERVED_KWARGS:
         if name in given:
             refuse(f"chat_template_kwargs.{name}", "is a name of the server's own")
     effort = fields.get("reasoning_effort")
-    if effort is not None:
-        given.setdefault("reasoning_effort", effort)
-        given.setdefault("enable_thinking", effort != "none")
-    return given
+    if effort is None:
+        return given
+    switches = {"reasoning_effort": effort} | dict.fromkeys(THINKING_SWITCHES, effort != "none")
+    read = {name: value for name, value in switches.items() if reads is None or name in reads}
+    if not read:
+        review.tell("reasoning_effort", "ignored", f"the chat template reads none of {', '.join(switches)}")
+    return read | given
 
 
 def logprobs_of(fields: Fields) -> int | None:

@@ -4,6 +4,8 @@ import secrets
 import time
 from typing import Any
 
+import regex
+
 from http_frontend.contract.kinds import refuse
 from http_frontend.contract.review import Review
 from http_frontend.front import Call
@@ -85,10 +87,21 @@ def logit_bias_of(fields: Fields) -> dict[int, float] | None:
     return {int(key): value for key, value in bias.items()}
 
 
+def check_regexes(value: str | list[str] | None, path: str) -> tuple[str, ...]:
+    """The expressions, if each compiles in the detokenizer's engine."""
+    expressions = _texts(value)
+    for position, expression in enumerate(expressions):
+        try:
+            regex.compile(expression)
+        except (regex.error, RecursionError, OverflowError) as error:
+            refuse(path if isinstance(value, str) else f"{path}[{position}]", f"is not a regular expression: {error}")
+    return expressions
+
+
 def detokenize_options(fields: Fields, visible_special_tokens: tuple[str, ...] = ()) -> DetokenizeOptions:
     return DetokenizeOptions(
         stop=_texts(fields.get("stop")),
-        stop_regex=_texts(fields.get("stop_regex")),
+        stop_regex=check_regexes(fields.get("stop_regex"), "stop_regex"),
         include_stop=fields.get("no_stop_trim", False) or fields.get("include_stop_str_in_output", False),
         stop_in_reasoning=fields.get("stop_in_reasoning", False),
         skip_special_tokens=fields.get("skip_special_tokens", True),

@@ -31,6 +31,7 @@ from protocol.requests import (
     Adjustment,
     DetokenizeRequest,
     GenerateRequest,
+    PeekCache,
     RenderRequest,
     TokenizeRequest,
     TokensPrompt,
@@ -99,7 +100,11 @@ class FakeRing:
             payload = {"flushed": True}
             self.handle(ControlReply(message.correlation_id, message.worker, "tokenizer", 0))
             self.handle(ControlReply(message.correlation_id, message.worker, "scheduler", 0, payload=payload))
+        elif isinstance(message, PeekCache):
+            self.handle(ControlReply(message.correlation_id, 0, "scheduler", 0, payload={"cached_tokens": 2}))
         elif isinstance(message, TokenizeRequest):
+            if self.refusal is not None:
+                self.handle(Refused(message.request_id, 0, self.refusal))
             self.handle(Tokenized(message.request_id, pack_ids([1, 2, 3]), ["a", "b", "c"], 512))
         elif isinstance(message, DetokenizeRequest):
             self.handle(Detokenized(message.request_id, "abc"))

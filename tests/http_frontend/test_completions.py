@@ -1,0 +1,121 @@
+"""Completions: batches, echo, scoring, logprobs, best_of, streams."""
+
+from typing import Any
+
+import pytest
+
+from protocol.requests import TextPrompt, TokensPrompt
+from tests.http_frontend.fakes import PROMPT_TOKENS, Served, events
+
+
+def test_a_batch_keeps_its_order(served: Served) -> None:
+    body = served.complete(prompt=["one", "two", "three"], n=2).json()
+    assert [choice["index"] for choice in body["choices"]] == list(range(6))
+    assert body["usage"]["prompt_tokens"] == 3 * PROMPT_TOKENS
+    assert body["usage"]["completion_tokens"] == 18
+    prompts = [request.prompt for request in served.ring.requests]
+    assert prompts == [TextPrompt("one"), TextPrompt("two"), TextPrompt("three")]
+    assert len({request.request_id for request in served.ring.requests}) == 3
+
+
+@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
+def test_token_ids_are_a_prompt(served: Served, prompt: Any) -> None:
+    body = served.complete(prompt=prompt).json()
+    assert isinstance(served.ring.requests[0].prompt, TokensPrompt)
+    assert body["usage"]["prompt_tokens"] == 3 and len(body["choices"]) == 1
+
+
+def test_a_streamed_batch_ends_for_each(served: Served) -> None:
+    data = events(served.complete(prompt=["a", "b"], stream=True, stream_options={"include_usage": True}))
+    assert data.count("[DONE]") == 1 and data[-1] == "[DONE]"
+    assert data[-2]["choices"] == [] and data[-2]["usage"]["completion_tokens"] == 6
+    for index in (0, 1):
+        own = [chunk["choices"][0] for chunk in data[:-2] if chunk["choices"][0]["index"] == index]
+        assert "".join(choice["text"] for choice in own) == "Hello world"
+        assert [choice["finish_reason"] for choice in own if choice["finish_reason"]] == ["stop"]
+        assert own[-1]["text"] == ""
+
+
+def test_continuous_usage_stands_on_every_chunk(served: Served) -> None:
+    *chunks, _ = events(served.complete(stream=True, stream_options={"continuous_usage_stats": True}))
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 2, 3, 3, 3]
+
+
+def test_echo_with_logprobs_scores_the_prompt(served: Served) -> None:
+    served.ring.words = ["!"]
+    body = served.complete(prompt="Xpppppp", echo=True, logprobs=1, max_tokens=0).json()
+    (choice,) = body["choices"]
+    assert choice["text"] == "Xpppppp" and choice["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] == 0 and body["usage"]["total_tokens"] == PROMPT_TOKENS
+    scores = choice["logprobs"]
+    assert scores["tokens"] == ["X", *"pppppp"]
+    assert scores["token_logprobs"][0] is None and scores["top_logprobs"][0] is None
+    assert scores["text_offset"] == list(range(7))
+    assert served.ring.requests[0].sampling.max_tokens == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_repeats_the_prompt_with_running_offsets(served: Served, stream: bool) -> None:
+    response = served.complete(prompt="Xpppppp", echo=True, logprobs=0, stream=stream)
+    if stream:
+        choices = [chunk["choices"][0] for chunk in events(response)[:-1]]
+    else:
+        choices = response.json()["choices"]
+    assert "".join(choice["text"] for choice in choices) == "XppppppHello world"
+    offsets = [offset for choice in choices if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
+    assert offsets == [*range(7), 7, 12, 16]
+
+
+def test_echo_of_token_ids_asks_for_their_text(served: Served) -> None:
+    assert served.complete(prompt=[1, 2], echo=True).json()["choices"][0]["text"] == "abcHello world"
+
+
+def test_logprobs_zero_is_a_request(served: Served) -> None:
+    scores = served.complete(logprobs=0).json()["choices"][0]["logprobs"]
+    assert scores["tokens"] == ["Hello", " wor", "ld"]
+    assert scores["top_logprobs"] == [{"Hello": -0.5}, {" wor": -0.5}, {"ld": -0.5}]
+    assert served.complete().json()["choices"][0]["logprobs"] is None
+
+
+def test_best_of_answers_the_most_likely(served: Served) -> None:
+    body = served.complete(best_of=4, n=2, logprobs=0).json()
+    assert served.ring.requests[0].n == 4
+    assert [choice["index"] for choice in body["choices"]] == [0, 1]
+    assert body["usage"]["completion_tokens"] == 12
+
+
+def test_ids_as_tokens_and_returned_ids(served: Served) -> None:
+    choice = served.complete(logprobs=0, return_tokens_as_token_ids=True, return_token_ids=True, prompt=[8, 9]).json()[
+        "choices"
+    ][0]
+    assert choice["logprobs"]["tokens"] == ["token_id:100", "token_id:101", "token_id:102"]
+    assert choice["token_ids"] == [100, 101, 102] and choice["prompt_token_ids"] == [8, 9]
+
+
+BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": [[]]}, "prompt[0]"),
+    ({"prompt": [-1]}, "prompt[0]"),
+    ({"prompt": [5, 2**31]}, "prompt[1]"),
+    ({"prompt": [[40], [5, -7]]}, "prompt[1][1]"),
+    ({"prompt": ["x"] * 1025}, "prompt"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": -2}, "logprobs"),
+    ({"logprobs": -1, "stream": True}, "logprobs"),
+    ({"best_of": 1, "n": 2}, "best_of"),
+    ({"best_of": 3, "stream": True}, "best_of"),
+    ({"suffix": "x"}, "suffix"),
+    ({"echo": True, "truncate_prompt_tokens": 3}, "echo"),
+    ({"stop_regex": "("}, "stop_regex"),
+    ({"prompt_logprobs": 10**6}, "prompt_logprobs"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_FIELDS, ids=lambda value: str(value)[:60])
+def test_bad_fields_are_named(served: Served, fields: dict[str, Any], param: str) -> None:
+    response = served.complete(**fields)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"].startswith(param)
+    assert not served.ring.sent
