@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn import functional
 
 from model_runner.attention.interface import AttentionBackend
 from model_runner.inputs import InputBuilder, PlanRows
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 class ForwardResult:
     """What some rows' forward pass left. Rows are named by their index in the plan."""
 
-    hidden: torch.Tensor  # [draws, hidden]; of a row that failed, zeros
+    hidden: torch.Tensor  # [draws, hidden]; zeros of a row that failed, [draws, 0] if all did
     spoiled: torch.Tensor  # [rows] bool: NaN or infinities in the row's hidden states
     failures: dict[int, str] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[IdLogprobs]] = field(default_factory=dict)
@@ -58,8 +59,9 @@ class ForwardPass:
             self.run(rows.slice(first, last), last_ids, reporting)
             for first, last in ((0, count // 2), (count // 2, count))
         ]
+        width = max(half.hidden.shape[1] for half in halves)
         return ForwardResult(
-            hidden=torch.cat([half.hidden for half in halves]),
+            hidden=torch.cat([functional.pad(half.hidden, (0, width - half.hidden.shape[1])) for half in halves]),
             spoiled=torch.cat([half.spoiled for half in halves]),
             failures=halves[0].failures | halves[1].failures,
             prompt_logprobs=halves[0].prompt_logprobs | halves[1].prompt_logprobs,
@@ -86,7 +88,7 @@ class ForwardPass:
         logger.error("out of memory with one row alone: %s", message)
         row = int(rows.rows[0])
         return ForwardResult(
-            hidden=torch.zeros(int(rows.draws[0]), self._model.hidden_size, dtype=self._model.dtype, device=device),
+            hidden=torch.zeros(int(rows.draws[0]), 0, dtype=self._model.dtype, device=device),
             spoiled=torch.zeros(1, dtype=torch.bool, device=device),
             failures={
                 row: f"out of memory: {int(rows.new_tokens[0])} tokens of this request alone do not fit in a step"

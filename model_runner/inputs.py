@@ -6,6 +6,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import to_device
 from model_runner.step import StepInputs
 from protocol.plan import BatchPlan, PageDelta
 
@@ -126,7 +127,4 @@ class InputBuilder:
         return torch.where(fed < 0, drawn, fed)
 
     def _to_device(self, array: NDArray[numpy.int32] | NDArray[numpy.int64]) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+        return to_device(array, self._device)

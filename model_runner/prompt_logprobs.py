@@ -4,6 +4,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import to_device
 from model_runner.sampling.logprobs import LogprobQuestion, answer
 from model_runner.step import CausalModel
 from protocol.outputs import IdLogprobs
@@ -37,7 +38,8 @@ class PromptLogprobs:
         slice_rows = max(1, SLICE_ELEMENTS // self._model.vocab_size)
         entries: list[IdLogprobs] = []
         for first in range(0, len(following), slice_rows):
-            chosen = torch.from_numpy(following[first : first + slice_rows]).to(hidden.device)
+            chosen = to_device(following[first : first + slice_rows], hidden.device)
             logits = self._model.logits(hidden[first : first + len(chosen)])
-            entries += answer(logits, chosen, [question] * len(chosen)).entries()
+            answered = answer(logits, chosen, [question] * len(chosen))
+            entries += answered.entries(answered.to_host())
         return entries

@@ -3,13 +3,15 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy
 import torch
+from numpy.typing import NDArray
 
 from model_runner.attention.interface import AttentionBackend
 from model_runner.attention.registry import build_attention
+from model_runner.device_arrays import HostCopy
 from model_runner.forward import ForwardPass, ForwardResult
 from model_runner.inputs import InputBuilder, PlanRows
 from model_runner.memory import count_pages
@@ -33,9 +35,10 @@ class PendingStep:
     plan: BatchPlan
     rows: PlanRows
     forward: ForwardResult | None
+    spoiled: HostCopy | None = None  # [rows] bool
     drawn: Drawn | None = None
-    failures: dict[int, str] = field(default_factory=dict)
-    began_ns: int = 0
+    ids: HostCopy | None = None  # [draws] int64
+    answer: HostCopy | None = None
     forward_us: int = 0
 
 
@@ -90,10 +93,10 @@ class ModelRunner:
             self._sampling.force(forced)
         self._inputs.apply(plan.page_deltas)
         rows = PlanRows.parse(plan)
-        step = PendingStep(plan, rows, None, began_ns=began_ns)
+        step = PendingStep(plan, rows, None)
         if len(rows.slots):
             step.forward = self._forward.run(rows, self._sampling.last_ids, frozenset(plan.prompt_logprobs))
-            step.failures.update(step.forward.failures)
+            step.spoiled = HostCopy(step.forward.spoiled)
         step.forward_us = (time.perf_counter_ns() - began_ns) // 1000
         self._pending.append(step)
 
@@ -101,39 +104,30 @@ class ModelRunner:
     def sample(self, masks: GrammarMasks | None) -> None:
         """Draws for the step launched last."""
         step = self._pending[-1]
-        if step.forward is None or not step.forward.hidden.shape[0]:
+        if step.forward is None or not step.forward.hidden.numel():
             return
         logits = self._model.logits(step.forward.hidden)
         batch = draw_batch(step.rows)
         step.drawn = self._sampling.draw(logits, batch, draw_masks(step.plan, step.rows, masks))
+        step.ids = HostCopy(step.drawn.ids)
+        if step.drawn.answer is not None:
+            step.answer = step.drawn.answer.to_host()
 
     @torch.inference_mode()
     def collect(self) -> StepResult:
         """The oldest step's result; waits for the device."""
         step = self._pending.popleft()
-        ids = numpy.empty(0, dtype=numpy.int32)
-        logprobs: list[IdLogprobs | None] | None = None
-        if step.forward is not None:
-            for row in numpy.flatnonzero(step.forward.spoiled.cpu().numpy()).tolist():
-                step.failures.setdefault(row, NOT_FINITE_MESSAGE)
-        if step.drawn is not None:
-            ids = step.drawn.ids.cpu().numpy().astype(numpy.int32)
-            draw_rows = step.rows.draw_rows()
-            for code, message in ((NOT_FINITE, NOT_FINITE_MESSAGE), (NO_TOKEN_LEFT, NO_TOKEN_LEFT_MESSAGE)):
-                for row in draw_rows[ids == code].tolist():
-                    step.failures.setdefault(row, message)
-            ids[(ids < 0) | numpy.isin(draw_rows, list(step.failures))] = NOTHING_DRAWN
-            logprobs = spread_logprobs(step.drawn, ids)
+        ids, failures = collect_ids(step)
         self._steps += 1
         self._forward_us += step.forward_us
         return StepResult(
             step=step.plan.step,
             ids=ids.tobytes(),
-            logprobs=logprobs,
+            logprobs=collect_logprobs(step, ids),
             prompt_logprobs=[step.forward.prompt_logprobs.get(row, []) for row in step.plan.prompt_logprobs]
             if step.forward is not None
             else [],
-            failures=[RowFailure(row, message) for row, message in sorted(step.failures.items())],
+            failures=[RowFailure(row, message) for row, message in sorted(failures.items())],
             forward_us=step.forward_us,
         )
 
@@ -177,12 +171,29 @@ def draw_masks(plan: BatchPlan, rows: PlanRows, masks: GrammarMasks | None) -> D
     return DrawMasks(pairs[:, 0], words[pairs[:, 1]])
 
 
-def spread_logprobs(drawn: Drawn, ids: numpy.typing.NDArray[numpy.int32]) -> list[IdLogprobs | None] | None:
+def collect_ids(step: PendingStep) -> tuple[NDArray[numpy.int32], dict[int, str]]:
+    """What each draw gave ([draws], NOTHING_DRAWN where nothing), and the rows that failed."""
+    draw_rows = step.rows.draw_rows()
+    ids = numpy.full(len(draw_rows), NOTHING_DRAWN, dtype=numpy.int32)
+    failures = dict(step.forward.failures) if step.forward is not None else {}
+    if step.spoiled is not None:
+        for row in numpy.flatnonzero(step.spoiled.wait()[0].numpy()).tolist():
+            failures.setdefault(int(step.rows.rows[row]), NOT_FINITE_MESSAGE)
+    if step.ids is not None:
+        ids[:] = step.ids.wait()[0].numpy()
+        for code, message in ((NOT_FINITE, NOT_FINITE_MESSAGE), (NO_TOKEN_LEFT, NO_TOKEN_LEFT_MESSAGE)):
+            for row in draw_rows[ids == code].tolist():
+                failures.setdefault(row, message)
+        ids[(ids < 0) | numpy.isin(draw_rows, list(failures))] = NOTHING_DRAWN
+    return ids, failures
+
+
+def collect_logprobs(step: PendingStep, ids: NDArray[numpy.int32]) -> list[IdLogprobs | None] | None:
     """One entry per draw that asked and drew, None for the others; None if nobody asked."""
-    if drawn.answer is None:
+    if step.drawn is None or step.drawn.answer is None or step.answer is None:
         return None
     spread: list[IdLogprobs | None] = [None] * len(ids)
-    for draw, entry in zip(drawn.asking.tolist(), drawn.answer.entries(), strict=True):
+    for draw, entry in zip(step.drawn.asking.tolist(), step.drawn.answer.entries(step.answer), strict=True):
         if ids[draw] >= 0:
             spread[draw] = entry
     return spread

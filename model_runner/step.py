@@ -54,10 +54,6 @@ class CausalModel(Protocol):
         """Columns of `logits`, on every rank the whole vocabulary."""
 
     @property
-    def hidden_size(self) -> int:
-        """Columns of `forward`'s result."""
-
-    @property
     def dtype(self) -> torch.dtype:
         """Of activations, and so of what is kept in the KV pool."""
 

@@ -6,9 +6,11 @@ import torch
 
 from model_runner.attention.interface import AttentionBackend
 from model_runner.attention.torch_backend import TorchAttention
+from model_runner.kernels.decoder import CpuPages
 
 BACKENDS: dict[str, Callable[[torch.device, torch.dtype], AttentionBackend]] = {
     "torch": TorchAttention,
+    "cpu": lambda device, dtype: CpuPages(),
 }
 
 

@@ -4,6 +4,7 @@ Pages are gathered into padded batches and attended with masks. Rows of like siz
 a few calls per layer whatever the number of rows, and one long row does not pad the others.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from model_runner.attention.interface import AttentionSpec, LayerKV
+from model_runner.device_arrays import to_device
 from model_runner.step import StepInputs
 
 SHORT_ROW_BITS = 9
@@ -73,8 +75,14 @@ class TorchAttention:
         self._layers = list(layers)
         for layer in layers:
             for pools, dim in ((self._keys, layer.key_dim), (self._values, layer.value_dim)):
-                pool = torch.zeros(pages, page_size, layer.kv_heads, dim, dtype=self._dtype, device=self._device)
-                pools.append(pool)
+                pools.append(self._zeros(pages, page_size, layer.kv_heads, dim))
+
+    def _zeros(self, *shape: int) -> torch.Tensor:
+        if self._device.type != "cpu" or 0 in shape:
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        # numpy asks the system for zeroed memory, which costs nothing before its first use; torch writes the zeros.
+        nbytes = math.prod(shape) * self._dtype.itemsize
+        return torch.from_numpy(numpy.zeros(nbytes, dtype=numpy.uint8)).view(self._dtype).view(shape)
 
     def prepare(self, inputs: StepInputs) -> None:
         self._slot_mapping = inputs.slot_mapping
@@ -178,11 +186,11 @@ def _make_group(inputs: StepInputs, rows: list[int]) -> RowGroup:
     pages = -(-longest // inputs.page_size)
     every_row = len(rows) == inputs.rows
     even = bool((new_tokens == queries).all())
-    row_index = torch.tensor(rows, dtype=torch.int64, device=device)
+    row_index = to_device(numpy.array(rows, dtype=numpy.int64), device)
     starts = inputs.query_starts.long()[row_index, None]
     steps = numpy.minimum(numpy.arange(queries)[None, :], new_tokens[:, None] - 1).astype(numpy.int64)
-    tokens = starts + torch.from_numpy(steps).to(device)
-    real = None if even else torch.from_numpy(numpy.arange(queries)[None, :] < new_tokens[:, None]).to(device)
+    tokens = starts + to_device(steps, device)
+    real = None if even else to_device(numpy.arange(queries)[None, :] < new_tokens[:, None], device)
     page_tables = inputs.page_tables[:, :pages] if every_row else inputs.page_tables[row_index, :pages]
     return RowGroup(
         rows=len(rows),

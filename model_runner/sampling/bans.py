@@ -7,6 +7,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import to_device
 from protocol.ids import unpack_ids
 from protocol.plan import RowStart
 
@@ -82,7 +83,7 @@ class Bans:
                     stage(logits[draw], row, position)
 
     def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+        return to_device(numpy.array(values, dtype=numpy.int64), self._device)
 
 
 def ban_early_ends(logits: torch.Tensor, row: RowBans, position: int) -> None:

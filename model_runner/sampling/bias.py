@@ -4,6 +4,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import to_device
 from model_runner.sampling.dense_rows import DenseRows
 
 
@@ -21,8 +22,8 @@ class LogitBias:
     def start(self, slot: int, bias: dict[int, float] | None) -> None:
         if not bias:
             return
-        ids = torch.tensor(list(bias), dtype=torch.int64, device=self._device)
-        values = torch.tensor(list(bias.values()), dtype=torch.float32, device=self._device)
+        ids = to_device(numpy.array(list(bias), dtype=numpy.int64), self._device)
+        values = to_device(numpy.array(list(bias.values()), dtype=numpy.float32), self._device)
         self._rows.take(slot)[ids] = values
 
     def release(self, slot: int) -> None:
@@ -32,5 +33,5 @@ class LogitBias:
         """Adds to logits [draws, vocab] in place."""
         draws = numpy.flatnonzero(self._rows.has(slots))
         if len(draws):
-            rows = torch.from_numpy(self._rows.rows(slots[draws])).to(self._device)
-            logits.index_add_(0, torch.from_numpy(draws).to(self._device), self._rows.matrix[rows])
+            rows = to_device(self._rows.rows(slots[draws]), self._device)
+            logits.index_add_(0, to_device(draws, self._device), self._rows.matrix[rows])

@@ -4,6 +4,8 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import to_device
+
 NO_ROW = -1
 
 
@@ -65,7 +67,7 @@ class DenseRows:
 
     def _shrink(self, used: int) -> None:
         slots = numpy.flatnonzero(self._row_of_slot != NO_ROW)
-        kept = torch.from_numpy(self._row_of_slot[slots]).to(self._matrix.device)
+        kept = to_device(self._row_of_slot[slots], self._matrix.device)
         smaller = self._matrix.new_zeros(2 * used, self._matrix.shape[1])
         smaller[:used] = self._matrix[kept]
         self._matrix = smaller

@@ -9,6 +9,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import to_device
 from model_runner.sampling.filters import Filters, find_cut, sort_descending
 from model_runner.sampling.noise import gumbel_noise
 
@@ -54,7 +55,7 @@ def draw(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Ten
         if len(draws) == logits.shape[0]:
             return way(logits, parameters, vocabulary)
         if len(draws):
-            index = torch.from_numpy(draws).to(logits.device)
+            index = to_device(draws, logits.device)
             ids[index] = way(logits[index], parameters.select(draws), vocabulary)
     return ids
 
@@ -65,7 +66,7 @@ def draw_greedy(logits: torch.Tensor, parameters: DrawParameters, vocabulary: to
 
 def draw_unfiltered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor) -> torch.Tensor:
     """From the whole vocabulary."""
-    keys = torch.from_numpy(parameters.keys).to(logits.device)
+    keys = to_device(parameters.keys, logits.device)
     return largest_column(gumbel_noise(keys, vocabulary).mul_(_temperature(parameters, logits)[:, None]).add_(logits))
 
 
@@ -74,11 +75,14 @@ def draw_filtered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: 
     device, vocab_size = logits.device, logits.shape[1]
     filters = Filters(
         _temperature(parameters, logits),
-        torch.from_numpy(parameters.top_k).to(device),
-        torch.from_numpy(parameters.top_p).to(device),
-        torch.from_numpy(parameters.min_p).to(device),
+        to_device(parameters.top_k, device),
+        to_device(parameters.top_p, device),
+        to_device(parameters.min_p, device),
     )
-    keys = torch.from_numpy(parameters.keys).to(device)
+    keys = to_device(parameters.keys, device)
+    if device.type != "cpu":
+        # Which rows are unsettled is known on the device only; waiting for it costs more than sorting all.
+        return _draw_above_cut(logits, filters, keys, vocabulary)
     within_reach = parameters.top_k[parameters.top_k < MOST_CANDIDATES]
     count = min(vocab_size, max(FIRST_CANDIDATES, int(within_reach.max(initial=0)) + 1))
     values, candidates = logits.topk(count, dim=-1)
@@ -86,13 +90,19 @@ def draw_filtered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: 
     noise = gumbel_noise(keys, candidates.int()).mul_(filters.temperature[:, None])
     winners = largest_column(noise.add_(values).masked_fill_(values < cut.logits, -torch.inf))
     ids = candidates.gather(1, winners[:, None])[:, 0]
-    unsettled = torch.from_numpy(numpy.flatnonzero(~cut.settled.cpu().numpy())).to(device)
+    unsettled = torch.nonzero(~cut.settled)[:, 0]
     if len(unsettled):
-        left, left_filters = logits[unsettled], filters.select(unsettled)
-        cut = find_cut(sort_descending(left), left, left_filters)
-        noise = gumbel_noise(keys[unsettled], vocabulary).mul_(left_filters.temperature[:, None])
-        ids[unsettled] = largest_column(noise.add_(left).masked_fill_(left < cut.logits, -torch.inf))
+        left = filters.select(unsettled)
+        ids[unsettled] = _draw_above_cut(logits[unsettled], left, keys[unsettled], vocabulary)
     return ids
+
+
+def _draw_above_cut(
+    logits: torch.Tensor, filters: Filters, keys: torch.Tensor, vocabulary: torch.Tensor
+) -> torch.Tensor:
+    cut = find_cut(sort_descending(logits), logits, filters)
+    noise = gumbel_noise(keys, vocabulary).mul_(filters.temperature[:, None])
+    return largest_column(noise.add_(logits).masked_fill_(logits < cut.logits, -torch.inf))
 
 
 def largest_column(values: torch.Tensor) -> torch.Tensor:
@@ -103,6 +113,4 @@ def largest_column(values: torch.Tensor) -> torch.Tensor:
 
 
 def _temperature(parameters: DrawParameters, logits: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(numpy.maximum(parameters.temperature, numpy.float32(SMALLEST_TEMPERATURE))).to(
-        logits.device
-    )
+    return to_device(numpy.maximum(parameters.temperature, numpy.float32(SMALLEST_TEMPERATURE)), logits.device)

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch
 
+from model_runner.device_arrays import HostCopy, to_device
+from protocol.ids import pack_ids
 from protocol.outputs import IdLogprobs
 from protocol.sampling import SamplingParameters
 
@@ -19,7 +22,7 @@ class LogprobQuestion:
 
 @dataclass(frozen=True)
 class LogprobAnswer:
-    """Answers to the questions of some rows, on the device until `entries` is called."""
+    """Answers to the questions of some rows, on the device until `to_host` and `entries`."""
 
     questions: Sequence[LogprobQuestion]
     chosen: torch.Tensor  # [rows] int64
@@ -29,15 +32,21 @@ class LogprobAnswer:
     top_logprobs: torch.Tensor  # [rows, largest top] float32
     asked_logprobs: tuple[torch.Tensor, ...]  # per row [its ids] float32
 
-    def entries(self) -> list[IdLogprobs]:
+    def to_host(self) -> HostCopy:
+        """Starts the copy that `entries` reads."""
+        tensors = (self.chosen, self.chosen_logprobs, self.ranks, self.top_ids, self.top_logprobs)
+        return HostCopy(*tensors, *self.asked_logprobs)
+
+    def entries(self, copy: HostCopy) -> list[IdLogprobs]:
         """One entry per row."""
-        top_ids, top_logprobs = self.top_ids.cpu().numpy(), self.top_logprobs.cpu().numpy()
+        chosen_ids, chosen_logprobs, ranks, *others = copy.wait()
+        top_ids, top_logprobs, asked_logprobs = others[0].numpy(), others[1].numpy(), others[2:]
         columns = zip(
             self.questions,
-            self.chosen.tolist(),
-            self.chosen_logprobs.tolist(),
-            self.ranks.tolist(),
-            self.asked_logprobs,
+            chosen_ids.tolist(),
+            chosen_logprobs.tolist(),
+            ranks.tolist(),
+            asked_logprobs,
             strict=True,
         )
         answers = []
@@ -45,8 +54,8 @@ class LogprobAnswer:
             count = top_ids.shape[1] if question.top < 0 else question.top
             ids, logprobs = top_ids[row, :count].tobytes(), top_logprobs[row, :count].tobytes()
             if question.ids:
-                ids += torch.tensor(question.ids, dtype=torch.int32).numpy().tobytes()
-                logprobs += asked.cpu().numpy().tobytes()
+                ids += pack_ids(question.ids)
+                logprobs += asked.numpy().tobytes()
             answers.append(IdLogprobs(chosen, logprob, rank, ids, logprobs))
         return answers
 
@@ -65,7 +74,7 @@ def answer(logits: torch.Tensor, chosen: torch.Tensor, questions: Sequence[Logpr
     largest = max(logits.shape[1] if question.top < 0 else question.top for question in questions)
     top_logits, top_ids = logits.topk(min(largest, logits.shape[1]), dim=-1)
     asked = [
-        logits[row, torch.tensor(question.ids, dtype=torch.int64, device=logits.device)] - normaliser[row]
+        logits[row, to_device(numpy.array(question.ids, dtype=numpy.int64), logits.device)] - normaliser[row]
         for row, question in enumerate(questions)
     ]
     return LogprobAnswer(

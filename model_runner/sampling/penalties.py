@@ -4,8 +4,8 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import ids_to_device, to_device
 from model_runner.sampling.dense_rows import DenseRows
-from protocol.ids import unpack_ids
 from protocol.plan import RowStart
 
 
@@ -33,10 +33,10 @@ class Penalties:
         self._presence[start.slot] = sampling.presence_penalty
         self._repetition[start.slot] = sampling.repetition_penalty
         counts = self._output_counts.take(start.slot)
-        outputs = self._tensor(unpack_ids(start.output_ids))
+        outputs = ids_to_device(start.output_ids, self._device)
         counts.index_add_(0, outputs, torch.ones_like(outputs, dtype=torch.float32))
         if repeats:
-            self._prompt_seen.take(start.slot)[self._tensor(unpack_ids(start.prompt_ids))] = True
+            self._prompt_seen.take(start.slot)[ids_to_device(start.prompt_ids, self._device)] = True
 
     def release(self, slot: int) -> None:
         self._output_counts.release(slot)
@@ -70,13 +70,10 @@ class Penalties:
         logits[index] = penalise_counts(penalised, counts, frequency, presence)
 
     def _index(self, values: NDArray[numpy.int64]) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return to_device(values, self._device)
 
     def _column(self, parameter: NDArray[numpy.float32], slots: NDArray[numpy.int64]) -> torch.Tensor:
-        return torch.from_numpy(parameter[slots]).to(self._device)[:, None]
-
-    def _tensor(self, ids: list[int]) -> torch.Tensor:
-        return torch.tensor(ids, dtype=torch.int64, device=self._device)
+        return to_device(parameter[slots], self._device)[:, None]
 
 
 def penalise_repetition(logits: torch.Tensor, seen: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
+from model_runner.device_arrays import ids_to_device, to_device
 from model_runner.sampling import logprobs
 from model_runner.sampling.bans import Bans
 from model_runner.sampling.bias import LogitBias
@@ -14,7 +15,6 @@ from model_runner.sampling.draw import DrawParameters, draw
 from model_runner.sampling.grammar_mask import apply_mask
 from model_runner.sampling.noise import draw_keys
 from model_runner.sampling.penalties import Penalties
-from protocol.ids import unpack_ids
 from protocol.plan import NOTHING_DRAWN, ForcedTokens, RowStart
 
 NOT_FINITE = -2
@@ -102,7 +102,7 @@ class SamplingPipeline:
 
     def force(self, forced: ForcedTokens) -> None:
         """The slot's history learns ids that were not drawn."""
-        ids = torch.tensor(unpack_ids(forced.ids), dtype=torch.int64, device=self._device)
+        ids = ids_to_device(forced.ids, self._device)
         valid = torch.ones_like(ids, dtype=torch.bool)
         self._penalties.learn(numpy.full(len(ids), forced.slot, dtype=numpy.int64), ids, valid)
         self._bans.learn(forced.slot, ids, valid)
@@ -118,7 +118,7 @@ class SamplingPipeline:
         self._penalties.apply(logits, slots)
         self._bias.apply(logits, slots)
         if masks is not None and len(masks.draws):
-            apply_mask(logits, self._index(masks.draws), torch.from_numpy(masks.words).to(self._device))
+            apply_mask(logits, self._index(masks.draws), to_device(masks.words, self._device))
         ids = draw(logits, self._parameters(batch), self._vocabulary)
         ids = self._mark_undrawn(ids, logits, finite, masks)
         self._learn(batch, ids)
@@ -178,4 +178,4 @@ class SamplingPipeline:
         return accepted
 
     def _index(self, values: NDArray[numpy.int64]) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return to_device(values, self._device)

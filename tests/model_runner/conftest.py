@@ -32,7 +32,6 @@ class TinyModel:
             return drawn
 
         self.vocab_size = vocab_size
-        self.hidden_size = HIDDEN
         self.dtype = torch.float32
         self.device = torch.device("cpu")
         self.weight_bytes = 0

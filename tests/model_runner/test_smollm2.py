@@ -1,6 +1,7 @@
 """The bundled model: greedy text is what transformers writes, and a seeded text does not depend on its company."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -15,9 +16,7 @@ from protocol.sampling import SamplingParameters
 from runtime.engine_config import EngineConfig, ModelDescription
 from runtime.environment import read_environment
 from runtime.model_description import describe_model
-from runtime.model_source import resolve_model_path
 from runtime.server_args import ServerArgs
-from runtime.start_error import StartError
 
 OUTPUT_TOKENS = 64
 QUESTIONS = [
@@ -58,14 +57,8 @@ ORACLE_NAMES = {
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> ModelDescription:
-    """The bundled model, fetched once into the cache folder."""
-    cache_folder = read_environment().cache_folder.expanduser()
-    try:
-        path = resolve_model_path("smollm2", cache_folder, quiet=True)
-    except StartError as error:
-        pytest.skip(str(error))
-    return describe_model(ServerArgs(), path, cache_folder)
+def smollm2(smollm2_gguf: Path) -> ModelDescription:
+    return describe_model(ServerArgs(), smollm2_gguf, read_environment().cache_folder)
 
 
 @pytest.fixture(scope="module")
