@@ -13,7 +13,7 @@ from model_runner.loading.gguf_source import GgufSource
 from model_runner.loading.open_source import open_source
 from model_runner.loading.source import WeightSource
 from model_runner.loading.weights import LoadState, OnProgress, Weights
-from model_runner.models.catalogue import find_architecture
+from model_runner.models.catalogue import UnsupportedArchitectureError, find_architecture
 from model_runner.models.config_reader import ConfigReader
 from model_runner.models.decoder import Decoder, refuse_leftovers
 from model_runner.quantization.choose import choose_form
@@ -23,10 +23,6 @@ from runtime.engine_config import EngineConfig, ModelDescription
 from runtime.environment import read_environment
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class UnsupportedArchitectureError(ValueError):
-    """No declaration covers the checkpoint's architecture; the message names it and what may help."""
 
 
 def build_model(
@@ -45,6 +41,15 @@ def build_model(
     device = (
         torch.device(config.device, torch.cuda.current_device()) if config.device == "cuda" else torch.device("cpu")
     )
+    if _runs_on_transformers(config):
+        if world > 1:
+            raise UnsupportedArchitectureError(
+                f"architecture {config.model.architecture!r}: --model-impl transformers runs on one rank, --tp-size is {world}"
+            )
+        # Imported here alone: transformers' modelling code costs seconds, which native models don't pay.
+        library = importlib.import_module("model_runner.models.transformers_model")
+        foreign: CausalModel = library.load_transformers_model(config, device, DTYPES[config.dtype], on_progress)
+        return foreign
     find_declaration(config.model.architecture)  # before any file is opened
     source = open_source(config.model)
     try:
@@ -87,13 +92,20 @@ def _on_cpu_engine(
     return made
 
 
+def _runs_on_transformers(config: EngineConfig) -> bool:
+    """Asked for, or the only way: no native declaration, and the user has not asked for one."""
+    if config.model_impl == "transformers":
+        return True
+    return config.args.model_impl == "auto" and find_architecture(config.model.architecture) is None
+
+
 def find_declaration(architecture: str) -> Callable[[ConfigReader, int], ModelDeclaration]:
     """The family's function that declares this architecture."""
     entry = find_architecture(architecture)
     if entry is None:
         raise UnsupportedArchitectureError(
-            f"architecture {architecture!r} has no native declaration; --model-impl transformers may serve it, "
-            "--list-models shows what is native"
+            f"architecture {architecture!r} has no native declaration (--list-models shows those that have); "
+            "--model-impl transformers may serve it"
         )
     module = importlib.import_module(f"model_runner.models.{entry.module}")
     family: Callable[[ConfigReader, int], ModelDeclaration] = getattr(module, entry.declare)

@@ -1,0 +1,174 @@
+"""The compiled kernels: built once into a cache, loaded through ctypes (which lets go of Python's lock during a call)."""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCE_DIR = Path(__file__).parent / "source"
+COMPILE_FLAGS = (
+    "-O3",
+    "-std=c++20",
+    "-march=native",
+    "-ffp-contract=off",  # only the fused operations that the source spells out, so that every tile rounds alike
+    "-fno-math-errno",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+)
+REQUIRED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
+
+
+class KernelsUnavailable(RuntimeError):
+    """The CPU engine can't run on this host; the message is one sentence that says why."""
+
+
+class LinearStruct(ctypes.Structure):
+    """`candor::Linear`."""
+
+    _fields_ = (
+        ("form", ctypes.c_int32),
+        ("outputs", ctypes.c_int32),
+        ("inputs", ctypes.c_int32),
+        ("gated", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+class LayerStruct(ctypes.Structure):
+    """`candor::Layer`."""
+
+    _fields_ = (
+        ("input_norm", ctypes.c_void_p),
+        ("qkv", LinearStruct),
+        ("query_norm", ctypes.c_void_p),
+        ("key_norm", ctypes.c_void_p),
+        ("rotary", ctypes.c_void_p),
+        ("attention_out", LinearStruct),
+        ("post_attention_norm", ctypes.c_void_p),
+        ("mlp_norm", ctypes.c_void_p),
+        ("gate_up", LinearStruct),
+        ("down", LinearStruct),
+        ("post_mlp_norm", ctypes.c_void_p),
+        ("window", ctypes.c_int32),
+    )
+
+
+class ModelStruct(ctypes.Structure):
+    """`candor::Model`."""
+
+    _fields_ = (
+        ("layer_count", ctypes.c_int32),
+        ("hidden", ctypes.c_int32),
+        ("heads", ctypes.c_int32),
+        ("kv_heads", ctypes.c_int32),
+        ("dim", ctypes.c_int32),
+        ("intermediate", ctypes.c_int32),
+        ("rotary_dim", ctypes.c_int32),
+        ("activation", ctypes.c_int32),
+        ("head_norm", ctypes.c_int32),
+        ("epsilon", ctypes.c_float),
+        ("attention_scale", ctypes.c_float),
+        ("soft_cap", ctypes.c_float),
+        ("embedding_multiplier", ctypes.c_float),
+        ("residual_multiplier", ctypes.c_float),
+        ("embedding", LinearStruct),
+        ("final_norm", ctypes.c_void_p),
+        ("layers", ctypes.POINTER(LayerStruct)),
+    )
+
+
+class StepStruct(ctypes.Structure):
+    """`candor::Step`."""
+
+    _fields_ = (
+        ("tokens", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+        ("max_pages", ctypes.c_int32),
+        ("ids", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        ("query_starts", ctypes.c_void_p),
+        ("page_tables", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("layer_stride", ctypes.c_int64),
+    )
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instruction-set flags of this host's first processor, as the kernel names them (empty where it does not say)."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:
+    """Path of the shared library for these sources and this processor, compiled (some 10 s) if the cache lacks it.
+
+    Raises KernelsUnavailable without a C++ compiler or the needed instructions, or when compilation fails.
+    """
+    missing = REQUIRED_CPU_FLAGS - cpu_flags()
+    if platform.machine() != "x86_64" or missing:
+        raise KernelsUnavailable(
+            f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
+        )
+    flags = (*COMPILE_FLAGS, *more_flags)
+    key = hashlib.sha256(" ".join(flags).encode() + " ".join(sorted(cpu_flags())).encode())
+    for source in sorted(SOURCE_DIR.iterdir()):
+        key.update(source.name.encode() + source.read_bytes())
+    target = cache_dir / f"candor-kernels-{key.hexdigest()[:20]}.so"
+    if not target.exists():
+        _compile(target, flags)
+    return target
+
+
+def _compile(target: Path, flags: tuple[str, ...]) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise KernelsUnavailable("no C++ compiler found (g++ or clang++) to build the CPU kernels with")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        built = Path(folder) / target.name
+        command = [compiler, *flags, str(SOURCE_DIR / "decoder.cpp"), "-o", str(built)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise KernelsUnavailable(f"the CPU kernels did not compile: {done.stderr.strip()[-500:]}")
+        built.replace(target)  # atomic: two processes that build at once end with one whole file
+
+
+def load_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """The kernels with their signatures declared; struct layouts are checked against the compiler's."""
+    library = ctypes.CDLL(str(build_library(cache_dir, more_flags)))
+    library.candor_create.restype = ctypes.c_void_p
+    library.candor_create.argtypes = [ctypes.c_int]
+    library.candor_destroy.restype = None
+    library.candor_destroy.argtypes = [ctypes.c_void_p]
+    library.candor_forward.restype = None
+    library.candor_forward.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(ModelStruct),
+        ctypes.POINTER(StepStruct),
+        ctypes.c_void_p,
+    ]
+    library.candor_linear.restype = None
+    library.candor_linear.argtypes = [
+        ctypes.c_void_p,
+        ctypes.POINTER(LinearStruct),
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_void_p,
+    ]
+    library.candor_quantise.restype = None
+    library.candor_quantise.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 3]
+    for which, struct in enumerate((LinearStruct, LayerStruct, ModelStruct, StepStruct)):
+        if library.candor_sizes(which) != ctypes.sizeof(struct):
+            raise KernelsUnavailable(f"{struct.__name__} does not match the compiled layout")
+    return library

@@ -1,0 +1,190 @@
+// Attention over pages in place: bfloat16 keys and values, float32 arithmetic.
+//
+// A page holds 16 tokens. Keys of one page and head: [dim / 2][16 tokens][2], so that one line scores 16 tokens on two
+// dimensions. Values: [8 token pairs][dim][2]. A query's keys are cut into splits of 512 positions counted from zero;
+// each split has its own softmax (maximum, sum, weighted values), and splits are merged in order. That cut depends on
+// positions alone, so one query at a time, a whole prompt, and a prompt behind a cached prefix all do the same sums.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "lanes.h"
+#include "simd.h"
+
+namespace candor {
+
+constexpr int kPageTokens = 16;
+constexpr int kSplit = 512;
+constexpr int kQueryTile = 4;
+constexpr int kMaxHeadDim = 256;
+
+struct KeyValuePages {
+  uint16_t* keys;    // this layer: [pages][kv_heads][dim / 2][16][2]
+  uint16_t* values;  // this layer: [pages][kv_heads][8][dim][2]
+  int kv_heads;
+  int dim;
+
+  size_t head_size() const { return static_cast<size_t>(kPageTokens) * dim; }
+  uint16_t* key_page(int page, int head) const { return keys + (static_cast<size_t>(page) * kv_heads + head) * head_size(); }
+  uint16_t* value_page(int page, int head) const { return values + (static_cast<size_t>(page) * kv_heads + head) * head_size(); }
+};
+
+inline void store_key(const KeyValuePages& kv, int page, int offset, int head, const float* key) {
+  uint16_t* out = kv.key_page(page, head) + offset * 2;
+  for (int d = 0; d < kv.dim; d += 2, out += kPageTokens * 2) {
+    out[0] = float_to_bf16(key[d]);
+    out[1] = float_to_bf16(key[d + 1]);
+  }
+}
+
+inline void store_value(const KeyValuePages& kv, int page, int offset, int head, const float* value) {
+  uint16_t* out = kv.value_page(page, head) + static_cast<size_t>(offset / 2) * kv.dim * 2 + offset % 2;
+  for (int d = 0; d < kv.dim; ++d) out[d * 2] = float_to_bf16(value[d]);
+}
+
+// What one split of one query amounts to.
+struct SplitState {
+  float maximum;
+  float sum;
+  float values[kMaxHeadDim];
+};
+
+struct AttentionRule {
+  float scale;
+  float soft_cap;  // 0: none
+  int window;      // 0: none
+};
+
+// Scores of N queries against the 16 keys of one page, raw products. scores: [N] rows of kSplit.
+template <int N>
+inline void score_page(const uint16_t* keys, int dim, const float* const* queries, float* scores) {
+  F32x16 total[N];
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n) total[n] = zero16();
+  for (int d = 0; d < dim; d += 2, keys += kPageTokens * 2) {
+    F32x16 even, odd;
+    pairs16(keys, even, odd);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) total[n] = fma16(odd, all16(queries[n][d + 1]), fma16(even, all16(queries[n][d]), total[n]));
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n) store16(scores + n * kSplit, total[n]);
+}
+
+// Weighted values of N queries over the pages of a split, 16 dimensions at a time.
+template <int N>
+inline void weigh_values(const uint16_t* const* pages, int page_count, int dim, const float* weights, SplitState* const* out) {
+  for (int d = 0; d < dim; d += 16) {
+    F32x16 total[N];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) total[n] = zero16();
+    for (int page = 0; page < page_count; ++page) {
+      const uint16_t* line = pages[page] + d * 2;
+      const float* weight = weights + page * kPageTokens;
+      for (int token = 0; token < kPageTokens; token += 2, line += dim * 2) {
+        F32x16 even, odd;
+        pairs16(line, even, odd);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          const float* at = weight + n * kSplit + token;
+          total[n] = fma16(odd, all16(at[1]), fma16(even, all16(at[0]), total[n]));
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) store16(out[n]->values + d, total[n]);
+  }
+}
+
+// Raw scores of one query to softmax weights in place. Positions outside first..last weigh nothing.
+inline void soften(float* scores, int count, int split_start, int first, int last, const AttentionRule& rule, SplitState* out) {
+  const float none = -std::numeric_limits<float>::infinity();
+  const __m256 scale = _mm256_set1_ps(rule.scale);
+  __m256 largest = _mm256_set1_ps(none);
+  for (int i = 0; i < count; i += 8) {
+    __m256 s = _mm256_mul_ps(_mm256_loadu_ps(scores + i), scale);
+    if (rule.soft_cap > 0.0f) {
+      alignas(32) float lane[8];
+      _mm256_store_ps(lane, s);
+      for (float& value : lane) value = rule.soft_cap * std::tanh(value / rule.soft_cap);
+      s = _mm256_load_ps(lane);
+    }
+    const __m256i position = _mm256_add_epi32(_mm256_set1_epi32(split_start + i), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const __m256i outside = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), position),
+                                            _mm256_cmpgt_epi32(position, _mm256_set1_epi32(last)));
+    s = _mm256_blendv_ps(s, _mm256_set1_ps(none), _mm256_castsi256_ps(outside));
+    largest = _mm256_max_ps(largest, s);
+    _mm256_storeu_ps(scores + i, s);
+  }
+  out->maximum = horizontal_max(largest);
+  if (out->maximum == none) {
+    out->sum = 0.0f;
+    std::fill(scores, scores + count, 0.0f);
+    return;
+  }
+  const __m256 maximum = _mm256_set1_ps(out->maximum);
+  __m256 sum = _mm256_setzero_ps();
+  for (int i = 0; i < count; i += 8) {
+    const __m256 weight = exp8(_mm256_sub_ps(_mm256_loadu_ps(scores + i), maximum));
+    sum = _mm256_add_ps(sum, weight);
+    _mm256_storeu_ps(scores + i, weight);
+  }
+  out->sum = horizontal_sum(sum);
+}
+
+// One split of up to kQueryTile queries that share a KV head. `positions`: of each query.
+inline void attend_split(const KeyValuePages& kv, int head, const int32_t* page_table, int split, const float* const* queries,
+                         const int* positions, int count, const AttentionRule& rule, SplitState* const* out) {
+  alignas(32) float scores[kQueryTile * kSplit];
+  const int split_start = split * kSplit;
+  int reach = 0, from = std::numeric_limits<int>::max();
+  for (int n = 0; n < count; ++n) {
+    reach = std::max(reach, positions[n]);
+    from = std::min(from, rule.window > 0 ? std::max(0, positions[n] - rule.window + 1) : 0);
+  }
+  const int first_page = std::max(0, from - split_start) / kPageTokens;
+  const int last_page = std::min(kSplit - 1, reach - split_start) / kPageTokens;
+  const int page_count = last_page - first_page + 1;
+  const uint16_t* value_pages[kSplit / kPageTokens];
+  for (int page = 0; page < page_count; ++page) {
+    const int id = page_table[split_start / kPageTokens + first_page + page];
+    value_pages[page] = kv.value_page(id, head);
+    const uint16_t* keys = kv.key_page(id, head);
+    float* at = scores + page * kPageTokens;
+    switch (count) {
+      case 1: score_page<1>(keys, kv.dim, queries, at); break;
+      case 2: score_page<2>(keys, kv.dim, queries, at); break;
+      case 3: score_page<3>(keys, kv.dim, queries, at); break;
+      default: score_page<4>(keys, kv.dim, queries, at); break;
+    }
+  }
+  for (int n = 0; n < count; ++n) {
+    const int first = rule.window > 0 ? positions[n] - rule.window + 1 : 0;
+    soften(scores + n * kSplit, page_count * kPageTokens, split_start + first_page * kPageTokens, first, positions[n], rule, out[n]);
+  }
+  switch (count) {
+    case 1: weigh_values<1>(value_pages, page_count, kv.dim, scores, out); break;
+    case 2: weigh_values<2>(value_pages, page_count, kv.dim, scores, out); break;
+    case 3: weigh_values<3>(value_pages, page_count, kv.dim, scores, out); break;
+    default: weigh_values<4>(value_pages, page_count, kv.dim, scores, out); break;
+  }
+}
+
+// Adds a later split to an earlier state.
+inline void merge(SplitState* into, const SplitState* later, int dim) {
+  if (later->sum == 0.0f) return;
+  if (into->sum == 0.0f) {
+    into->maximum = later->maximum;
+    into->sum = later->sum;
+    std::copy(later->values, later->values + dim, into->values);
+    return;
+  }
+  const float maximum = std::max(into->maximum, later->maximum);
+  const float a = std::exp(into->maximum - maximum), b = std::exp(later->maximum - maximum);
+  into->sum = into->sum * a + later->sum * b;
+  for (int d = 0; d < dim; ++d) into->values[d] = into->values[d] * a + later->values[d] * b;
+  into->maximum = maximum;
+}
+
+}  // namespace candor
