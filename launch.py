@@ -20,7 +20,7 @@ from runtime.listening import Listener, open_listener
 from runtime.logging_setup import set_up_logging
 from runtime.model_description import describe_model
 from runtime.model_source import resolve_model_path, weight_bytes
-from runtime.resolve import resolve
+from runtime.resolve import Given, resolve
 from runtime.run_directory import RunDirectory
 from runtime.server_args import ServerArgs
 from runtime.signals import Signals
@@ -80,15 +80,8 @@ def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> En
     )
     model = describe_model(args, path, environment.cache_folder)
     hardware = read_hardware(cuda_visible_devices=environment.cuda_visible_devices)
-    return resolve(
-        args,
-        model,
-        hardware,
-        run_dir=str(run_dir),
-        version=VERSION,
-        omp_threads=environment.omp_threads,
-        weight_bytes=weight_bytes(path),
-    )
+    given = Given(args, model, hardware, weight_bytes(path), environment.omp_threads)
+    return resolve(given, run_dir=str(run_dir), version=VERSION)
 
 
 def supervise(config: EngineConfig, listener: Listener, modules: Mapping[Role, str]) -> int:

@@ -1,6 +1,7 @@
 """What is known of a model without torch: its configuration, its special tokens, its templates, its defaults."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,20 @@ from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
 from runtime.tokenizer_loading import tokenizer_file_for
 from runtime.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """What was read off the disk, before it is interpreted."""
+
+    path: Path
+    format: Literal["safetensors", "gguf", "dummy"]
+    config: dict[str, Any]
+    generation: dict[str, Any]
+    end_ids: list[int]
+    tokenizer_file: Path
+    tokenizer_config: dict[str, Any]
+
 
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -59,17 +74,9 @@ def _describe_gguf(args: ServerArgs, file: Path, cache_folder: Path) -> ModelDes
     tokenizer_config = tokenizer_config_from_gguf(header)
     if own_tokenizer is not None:
         tokenizer_config |= read_tokenizer_config(own_tokenizer if own_tokenizer.is_dir() else own_tokenizer.parent)
-    dummy = args.load_format == "dummy"
-    return _description(
-        args,
-        file,
-        "dummy" if dummy else "gguf",
-        config,
-        {},
-        end_tokens_from_gguf(header),
-        tokenizer_file,
-        tokenizer_config,
-    )
+    format: Literal["gguf", "dummy"] = "dummy" if args.load_format == "dummy" else "gguf"
+    ends = end_tokens_from_gguf(header)
+    return _description(args, _Checkpoint(file, format, config, {}, ends, tokenizer_file, tokenizer_config))
 
 
 def _describe_directory(args: ServerArgs, path: Path, cache_folder: Path) -> ModelDescription:
@@ -80,32 +87,22 @@ def _describe_directory(args: ServerArgs, path: Path, cache_folder: Path) -> Mod
     tokenizer_file = tokenizer_file_for(own_tokenizer, cache_folder)
     tokenizer_config = read_tokenizer_config(own_tokenizer if own_tokenizer.is_dir() else own_tokenizer.parent)
     generation = _read_json(path / "generation_config.json")
-    dummy = args.load_format == "dummy"
+    format: Literal["safetensors", "dummy"] = "dummy" if args.load_format == "dummy" else "safetensors"
     ends = _ids(generation.get("eos_token_id")) or _ids(text_config(config).get("eos_token_id"))
-    return _description(
-        args, path, "dummy" if dummy else "safetensors", config, generation, ends, tokenizer_file, tokenizer_config
-    )
+    return _description(args, _Checkpoint(path, format, config, generation, ends, tokenizer_file, tokenizer_config))
 
 
-def _description(
-    args: ServerArgs,
-    path: Path,
-    format: Literal["safetensors", "gguf", "dummy"],
-    config: dict[str, Any],
-    generation: dict[str, Any],
-    ends: list[int],
-    tokenizer_file: Path,
-    tokenizer_config: dict[str, Any],
-) -> ModelDescription:
+def _description(args: ServerArgs, found: _Checkpoint) -> ModelDescription:
+    config, tokenizer_config, generation = found.config, found.tokenizer_config, found.generation
     text = text_config(config)
-    vocabulary = Vocabulary.load(tokenizer_file)
-    ends = [*ends, *_named_id(vocabulary, tokenizer_config.get("eos_token"))]
+    vocabulary = Vocabulary.load(found.tokenizer_file)
+    ends = [*found.end_ids, *_named_id(vocabulary, tokenizer_config.get("eos_token"))]
     bos = _named_id(vocabulary, tokenizer_config.get("bos_token")) or _ids(text.get("bos_token_id"))
     architectures = config.get("architectures") or [""]
     return ModelDescription(
         name=args.model_path,
-        path=str(path),
-        format=format,
+        path=str(found.path),
+        format=found.format,
         served_names=args.served_model_name or (args.model_path,),
         architecture=str(architectures[0]),
         config=config,
@@ -113,7 +110,7 @@ def _description(
         vocab_size=_integer(text, "vocab_size") or vocabulary.size,
         eos_token_ids=tuple(dict.fromkeys(ends)),
         bos_token_id=bos[0] if bos else None,
-        tokenizer_file=str(tokenizer_file),
+        tokenizer_file=str(found.tokenizer_file),
         tokenizer_config=tokenizer_config,
         generation_defaults={name: generation[name] for name in _SAMPLING_DEFAULTS if generation.get(name) is not None},
     )

@@ -1,5 +1,6 @@
 """From what the user asked for to what the processes do: every "auto" decided once, each decision with its reason."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -16,8 +17,20 @@ Quantization = Literal["none", "w8a8", "int4", "fp8"]
 
 MEBIBYTE = 1 << 20
 _CPU_POOL_SHARE = 0.4
-_CPU_POOL_MOST_BYTES = 8 << 30
+_CPU_POOL_MOST_BYTES = 2 << 30
 _DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the decisions are made from. `weight_bytes` is the size of the weights on disk, for what memory is left on
+    CPU; `omp_threads` is OMP_NUM_THREADS."""
+
+    args: ServerArgs
+    model: ModelDescription
+    hardware: Hardware
+    weight_bytes: int = 0
+    omp_threads: int | None = None
 
 
 class Decisions:
@@ -30,18 +43,9 @@ class Decisions:
         self.lines.append((f"{name} = {value}", reason))
 
 
-def resolve(
-    args: ServerArgs,
-    model: ModelDescription,
-    hardware: Hardware,
-    *,
-    run_dir: str,
-    version: str,
-    omp_threads: int | None = None,
-    weight_bytes: int = 0,
-) -> EngineConfig:
-    """The configuration; StartError in one sentence where the wishes can't be met. `weight_bytes` is the size of the
-    weights on disk, for what memory is left on CPU."""
+def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
+    """The configuration; StartError in one sentence where the wishes can't be met."""
+    args, model, hardware = given.args, given.model, given.hardware
     decisions = Decisions()
     decisions.note("model", model.name, f"{model.architecture}, {model.format}, {model.path}")
     device = _device(args, hardware, decisions)
@@ -49,7 +53,7 @@ def resolve(
     quantization = _quantization(args, decisions)
     context_length = _context_length(args, model, decisions)
     page_size = args.page_size
-    kv_tokens = _kv_tokens(args, model, device, dtype, hardware, weight_bytes, context_length, decisions)
+    kv_tokens = _kv_tokens(given, device, dtype, context_length, decisions)
     max_running = _chosen(args.max_running_requests, 64 if device == "cpu" else 256, "max_running_requests", decisions)
     max_batch = _chosen(args.max_batch_tokens, 2048 if device == "cpu" else 8192, "max_batch_tokens", decisions)
     chunk = _chosen(
@@ -74,7 +78,7 @@ def resolve(
         max_batch_tokens=max_batch,
         chunked_prefill_size=min(chunk, max_batch),
         lookahead=_chosen(args.lookahead, 0 if device == "cpu" else 1, "lookahead", decisions),
-        threads=_threads(args, hardware, omp_threads, decisions),
+        threads=_threads(given, decisions),
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         version=version,
@@ -163,16 +167,8 @@ def kv_bytes_per_token(model: ModelDescription, dtype: Dtype) -> int:
     return 2 * int(text.get("num_hidden_layers") or 1) * kv_heads * head_dim * _DTYPE_BYTES[dtype]
 
 
-def _kv_tokens(
-    args: ServerArgs,
-    model: ModelDescription,
-    device: Device,
-    dtype: Dtype,
-    hardware: Hardware,
-    weight_bytes: int,
-    context_length: int,
-    decisions: Decisions,
-) -> int | None:
+def _kv_tokens(given: Given, device: Device, dtype: Dtype, context_length: int, decisions: Decisions) -> int | None:
+    args, weight_bytes, available = given.args, given.weight_bytes, given.hardware.available_bytes
     if args.max_total_tokens is not None:
         tokens = _whole_pages(args.max_total_tokens, args.page_size)
         decisions.note("kv_tokens", tokens, "asked for, in whole pages")
@@ -182,24 +178,24 @@ def _kv_tokens(
             "kv_tokens", "measured", f"after loading, within --mem-fraction-static {args.mem_fraction_static}"
         )
         return None
-    per_token = kv_bytes_per_token(model, dtype)
+    per_token = kv_bytes_per_token(given.model, dtype)
     # Weights are held in `dtype`; on disk they may be quantised, so the count of values is not known here. Twice their
     # size on disk is what float32 copies of bfloat16 weights take.
-    left = (hardware.available_bytes - 2 * weight_bytes) // args.dp_size
+    left = (available - 2 * weight_bytes) // args.dp_size
     budget = min(int(left * _CPU_POOL_SHARE), _CPU_POOL_MOST_BYTES // args.dp_size)
     # More than every row at its longest is never used.
     rows = args.max_running_requests or 64
     tokens = _whole_pages(min(budget // per_token, rows * context_length), args.page_size)
     if tokens < args.page_size * 2:
         raise StartError(
-            f"too little memory: {hardware.available_bytes // MEBIBYTE} MiB are free, and beside the weights "
+            f"too little memory: {available // MEBIBYTE} MiB are free, and beside the weights "
             f"({weight_bytes // MEBIBYTE} MiB on disk) no KV pool fits"
         )
     size = tokens * per_token // MEBIBYTE
     decisions.note(
         "kv_tokens",
         tokens,
-        f"{size} MiB of the {hardware.available_bytes // MEBIBYTE} MiB free, {per_token} bytes a token",
+        f"{size} MiB of the {available // MEBIBYTE} MiB free, {per_token} bytes a token",
     )
     return tokens
 
@@ -208,17 +204,20 @@ def _whole_pages(tokens: int, page_size: int) -> int:
     return tokens // page_size * page_size
 
 
-def _threads(args: ServerArgs, hardware: Hardware, omp_threads: int | None, decisions: Decisions) -> int:
+def _threads(given: Given, decisions: Decisions) -> int:
+    args = given.args
     if args.threads is not None:
         decisions.note("threads", args.threads, "asked for")
         return args.threads
-    if omp_threads is not None:
-        decisions.note("threads", omp_threads, "OMP_NUM_THREADS")
-        return omp_threads
+    if given.omp_threads is not None:
+        decisions.note("threads", given.omp_threads, "OMP_NUM_THREADS")
+        return given.omp_threads
     replicas = args.dp_size * args.tp_size
-    threads = max(1, hardware.cores // replicas)
+    threads = max(1, given.hardware.cores // replicas)
     decisions.note(
-        "threads", threads, f"{hardware.cores} cores" + (f" over {replicas} engine processes" if replicas > 1 else "")
+        "threads",
+        threads,
+        f"{given.hardware.cores} cores" + (f" over {replicas} engine processes" if replicas > 1 else ""),
     )
     return threads
 

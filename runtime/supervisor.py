@@ -334,6 +334,8 @@ class Supervisor:
             if any(number != signal.SIGCHLD for number in self._signals.take()):
                 break
         for child in left:
+            if grace_s == _SHUTDOWN_GRACE_S:
+                logger.warning("%s did not end within %g s; it is killed", child.seat.name, grace_s)
             child.signal(signal.SIGKILL)
         for child in self._children.values():
             child.process.wait()

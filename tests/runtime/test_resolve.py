@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.hardware import Hardware, read_hardware
-from runtime.resolve import kv_bytes_per_token, resolve
+from runtime.resolve import Given, kv_bytes_per_token, resolve
 from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
 from tests.runtime.samples import make_model
@@ -26,15 +26,8 @@ GPUS = Hardware(8, 16 * GIBIBYTE, 8 * GIBIBYTE, frozenset(), 2)
 
 def decide(hardware: Hardware = CPU, weight_bytes: int = 0, omp_threads: int | None = None, **flags: Any) -> Any:
     model = make_model(config=LLAMA, context_length=8192)
-    return resolve(
-        ServerArgs(**flags),
-        model,
-        hardware,
-        run_dir="/r",
-        version="0",
-        omp_threads=omp_threads,
-        weight_bytes=weight_bytes,
-    )
+    given = Given(ServerArgs(**flags), model, hardware, weight_bytes, omp_threads)
+    return resolve(given, run_dir="/r", version="0")
 
 
 @pytest.mark.parametrize(
