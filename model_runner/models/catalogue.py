@@ -6,6 +6,10 @@ TESTED_TRANSFORMERS = "5.24.0"
 """The version whose logits the tests compare with."""
 
 
+class UnsupportedArchitectureError(ValueError):
+    """Nothing here can run the checkpoint's architecture; the message names it and what may help."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """`name` is the class named in config.json; `declare` the function in `model_runner.models.MODULE`."""
