@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from function_call.machinery.format import ToolFormat
 from function_call.registry import Registry, visible_special_tokens
 from function_call.stream import OutputParser, ParserOptions
 from protocol.outputs import Admitted
@@ -18,13 +19,12 @@ class Parsers:
         if config.args.tool_parser_plugin is not None:
             registry = registry.with_plugin(config.args.tool_parser_plugin)
         self.registry = registry
-        self._unknown_tools = config.args.unknown_tools
         self.tool_format = registry.tool_format(config.tool_call_parser) if config.tool_call_parser else None
         self.reasoning = registry.reasoning_format(config.reasoning_parser) if config.reasoning_parser else None
 
-    def visible(self, with_tools: bool) -> tuple[str, ...]:
+    def visible(self, tool_format: ToolFormat | None) -> tuple[str, ...]:
         """Special tokens that the parsers of a request must see."""
-        return visible_special_tokens(self.tool_format if with_tools else None, self.reasoning)
+        return visible_special_tokens(tool_format, self.reasoning)
 
     def reasoning_format(self) -> ReasoningFormat | None:
         """The markers of reasoning as the processes behind need them."""
@@ -32,21 +32,14 @@ class Parsers:
 
     def new_parser(
         self,
+        tool_format: ToolFormat | None,
         tools: Sequence[Mapping[str, Any]] | None,
         admitted: Admitted,
-        separate: bool,
-        stream: bool,
-        earlier_calls: int,
+        options: ParserOptions,
     ) -> OutputParser | None:
         """A parser for one choice; None if the text is content as it comes."""
-        tool_format = self.tool_format if tools else None
         if tool_format is None and self.reasoning is None:
             return None
         span = admitted.reasoning_span
-        return OutputParser(
-            self.reasoning,
-            tool_format,
-            tools,
-            prompt_opens_reasoning=span is not None and span.prompt_opened,
-            options=ParserOptions(self._unknown_tools, separate, stream, earlier_calls=earlier_calls),
-        )
+        opened = span is not None and span.prompt_opened
+        return OutputParser(self.reasoning, tool_format, tools, prompt_opens_reasoning=opened, options=options)

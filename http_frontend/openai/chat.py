@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from function_call.stream import ParserOptions
 from http_frontend.contract.kinds import refuse
 from http_frontend.contract.review import Review
 from http_frontend.front import Call, Front
+from http_frontend.openai.chat_choice import MessageStyle
 from http_frontend.openai.chat_form import ChatForm, ChatShape
 from http_frontend.openai.constraints import grammar_of
 from http_frontend.openai.messages import Message, normalise_messages
@@ -18,6 +20,7 @@ from http_frontend.openai.parameters import (
     sampling_parameters,
     wants_prompt_ids,
 )
+from http_frontend.openai.tools import tool_use_of
 from protocol.ids import pack_ids
 from protocol.requests import ChatPrompt, GenerateRequest, TokensPrompt
 
@@ -43,7 +46,8 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     fields, review, args = call.fields, call.review, front.config.args
     include_usage, continuous_usage = check_stream_options(fields, review)
     messages = normalise_messages(fields["messages"])
-    prompt = chat_prompt(front, fields, messages, None, review)
+    tools = tool_use_of(fields, grammar_of(fields, front.config), front.parsers, review)
+    prompt = chat_prompt(front, fields, messages, tools.rendered, review)
     max_tokens, max_tokens_field = max_tokens_of(fields, review)
     sampling = sampling_parameters(
         fields,
@@ -51,7 +55,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
         max_tokens=max_tokens,
         logprobs=logprobs_of(fields),
         prompt_logprobs=prompt_logprobs_of(fields),
-        grammar=grammar_of(fields, front.config),
+        grammar=tools.grammar,
     )
     wanted = fields.get("n", 1)
     n, copies = choices_of(fields, sampling, review, wanted)
@@ -60,13 +64,17 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
         front.worker,
         TokensPrompt(pack_ids(fields["input_ids"])) if "input_ids" in fields else prompt,
         sampling,
-        detokenize_options(fields, front.parsers.visible(False)),
+        detokenize_options(fields, front.parsers.visible(tools.tool_format)),
         n=n,
         reasoning=front.parsers.reasoning_format(),
         max_tokens_field=max_tokens_field,
     )
-    separate = fields.get("separate_reasoning", True)
-    stream_reasoning = fields.get("stream_reasoning", True)
+    options = ParserOptions(
+        unknown_tools=args.unknown_tools,
+        separate_reasoning=fields.get("separate_reasoning", True),
+        stream_reasoning=fields.get("stream_reasoning", True),
+        earlier_calls=sum(len(message.get("tool_calls", ())) for message in messages),
+    )
     shape = ChatShape(
         id=f"chatcmpl-{call.id}",
         model=call.model,
@@ -80,10 +88,14 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
         returns_ids=fields.get("return_token_ids", False),
         returns_prompt_ids=wants_prompt_ids(fields),
         returns_adjustments=fields.get("return_adjustments", False),
-        shows_reasoning=fields.get("include_reasoning", True),
-        reasoning_names=REASONING_NAMES[args.reasoning_field],
-        echo=echo_of(fields, messages),
-        new_parser=lambda admitted: front.parsers.new_parser(None, admitted, separate, stream_reasoning, 0),
+        style=MessageStyle(
+            reasoning_names=REASONING_NAMES[args.reasoning_field],
+            shows_reasoning=fields.get("include_reasoning", True),
+            custom_tools=tools.custom,
+            legacy_calls=tools.legacy,
+            echo=echo_of(fields, messages),
+        ),
+        new_parser=lambda admitted: front.parsers.new_parser(tools.tool_format, tools.rendered, admitted, options),
     )
     return request, ChatForm(shape, review)
 

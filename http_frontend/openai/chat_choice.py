@@ -1,27 +1,36 @@
 """One choice of a chat: outputs in, events out; the events as deltas of a stream, or added up to a message."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from function_call.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart, collect
+from function_call.events import ContentDelta, Event, ReasoningDelta, collect
 from function_call.stream import OutputParser
+from http_frontend.openai.deltas import DeltaWriter, whole_calls
 from protocol.errors import RequestError
 from protocol.outputs import Finish, TextOutput, TokenLogprob
 
-_encode = msgspec.json.Encoder().encode
+
+@dataclass(frozen=True)
+class MessageStyle:
+    """How a message is written: names of the reasoning field, tools of the custom kind, the older function_call."""
+
+    reasoning_names: tuple[str, ...]
+    shows_reasoning: bool = True
+    custom_tools: frozenset[str] = frozenset()
+    legacy_calls: bool = False
+    echo: str = ""
 
 
 class ChatChoice:
     """`read` is the only way in, streaming or not."""
 
-    def __init__(self, index: int, parser: OutputParser | None, shows_reasoning: bool) -> None:
+    def __init__(self, index: int, parser: OutputParser | None, style: MessageStyle) -> None:
         self.index = index
+        self.deltas = DeltaWriter(style.reasoning_names, style.custom_tools, style.legacy_calls)
         self.finish: Finish | None = None
         self.finish_reason: str | None = None
         self._parser = parser
-        self._shows_reasoning = shows_reasoning
+        self._style = style
         self._events: list[Event] = []
         self._logprobs: list[TokenLogprob] = []
         self._ids: list[bytes] = []
@@ -39,7 +48,9 @@ class ChatChoice:
             if parser is not None:
                 events += parser.finish(finish.reason)
                 self.finish_reason = parser.finish_reason(finish.reason)
-        if not self._shows_reasoning:
+                if self.finish_reason == "tool_calls" and self._style.legacy_calls:
+                    self.finish_reason = "function_call"
+        if not self._style.shows_reasoning:
             events = [event for event in events if not isinstance(event, ReasoningDelta)]
         return events
 
@@ -57,22 +68,19 @@ class ChatChoice:
     def kept_ids(self) -> bytes:
         return b"".join(self._ids)
 
-    def message(self, reasoning_names: tuple[str, ...], prefix: str) -> dict[str, Any]:
+    def message(self) -> dict[str, Any]:
         """The message that the kept events add up to."""
-        whole = collect(self._events)
-        content = prefix + (whole.content or "")
+        whole, style = collect(self._events), self._style
+        content = style.echo + (whole.content or "")
         message: dict[str, Any] = {
             "role": "assistant",
             "content": content if content or not whole.calls else None,
             "refusal": None,
         }
         if whole.reasoning is not None:
-            message |= dict.fromkeys(reasoning_names, whole.reasoning)
+            message |= dict.fromkeys(style.reasoning_names, whole.reasoning)
         if whole.calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in whole.calls
-            ]
+            message |= whole_calls(whole.calls, style.custom_tools, style.legacy_calls)
         return message
 
 
@@ -81,44 +89,3 @@ def refuse_abort(finish: Finish) -> None:
     if finish.reason == "abort":
         message = finish.error.message if finish.error is not None else "the request was aborted"
         raise RequestError(message, status=409, code="aborted")
-
-
-def reasoning_writer(names: tuple[str, ...]) -> Callable[[str], bytes]:
-    """Text of reasoning as a delta, under each of its names."""
-    keys = [_encode(name) for name in names]
-
-    def write(text: str) -> bytes:
-        encoded = _encode(text)
-        return b"{" + b",".join(key + b":" + encoded for key in keys) + b"}"
-
-    return write
-
-
-def deltas(events: list[Event], write_reasoning: Callable[[str], bytes]) -> list[bytes]:
-    """The events as JSON deltas; texts that follow each other become one."""
-    written: list[bytes] = []
-    texts: list[str] = []
-    kind: type[Event] | None = None
-
-    def flush() -> None:
-        if texts:
-            text = "".join(texts)
-            written.append(write_reasoning(text) if kind is ReasoningDelta else b'{"content":' + _encode(text) + b"}")
-            texts.clear()
-
-    for event in events:
-        if isinstance(event, (ContentDelta, ReasoningDelta)):
-            if type(event) is not kind:
-                flush()
-                kind = type(event)
-            texts.append(event.text)
-            continue
-        flush()
-        if isinstance(event, ToolCallStart):
-            function = {"name": event.name, "arguments": ""}
-            call = {"index": event.index, "id": event.id, "type": "function", "function": function}
-            written.append(_encode({"tool_calls": [call]}))
-        elif isinstance(event, ToolCallArguments):
-            written.append(_encode({"tool_calls": [{"index": event.index, "function": {"arguments": event.fragment}}]}))
-    flush()
-    return written

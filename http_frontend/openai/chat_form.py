@@ -9,7 +9,7 @@ import msgspec
 from function_call.stream import OutputParser
 from http_frontend.contract.review import Review
 from http_frontend.generation import Batch, by_choice, error_frame
-from http_frontend.openai.chat_choice import ChatChoice, deltas, reasoning_writer
+from http_frontend.openai.chat_choice import ChatChoice, MessageStyle
 from http_frontend.openai.logprobs import chat_logprobs, prompt_logprobs
 from http_frontend.usage import Tally
 from protocol.errors import ErrorInfo
@@ -35,9 +35,7 @@ class ChatShape:
     returns_ids: bool
     returns_prompt_ids: bool
     returns_adjustments: bool
-    shows_reasoning: bool
-    reasoning_names: tuple[str, ...]
-    echo: str
+    style: MessageStyle
     new_parser: Callable[[Admitted], OutputParser | None]
 
 
@@ -51,7 +49,6 @@ class ChatForm:
         self._choices: list[ChatChoice] = []
         self._prompt_ids: bytes | None = None
         self._prompt_logprobs: list[dict[str, Any] | None] | None = None
-        self._write_reasoning = reasoning_writer(shape.reasoning_names)
         head = _encode(self._envelope("chat.completion.chunk"))[:-1]
         self._head = b"data: " + head + b',"choices":[{"index":'
         self._no_usage = b',"usage":null}\n\n' if shape.include_usage else b"}\n\n"
@@ -61,7 +58,7 @@ class ChatForm:
         self._prompt_ids = admitted[0].prompt_ids
         shape = self._shape
         self._choices = [
-            ChatChoice(index, shape.new_parser(admitted[0]), shape.shows_reasoning) for index in range(shape.choices)
+            ChatChoice(index, shape.new_parser(admitted[0]), shape.style) for index in range(shape.choices)
         ]
 
     # The stream
@@ -71,8 +68,8 @@ class ChatForm:
         if self._shape.returns_prompt_ids and self._prompt_ids is not None:
             ids = _encode({"prompt_token_ids": unpack_ids(self._prompt_ids)})[1:-1]
             frames[0] = frames[0][:-3] + b"," + ids + b"}\n\n"
-        if self._shape.echo:
-            delta = _encode({"content": self._shape.echo})
+        if self._shape.style.echo:
+            delta = _encode({"content": self._shape.style.echo})
             frames += [self._chunk(choice.index, delta) for choice in self._choices]
         return b"".join(frames)
 
@@ -81,7 +78,7 @@ class ChatForm:
         self._count(batch)
         for index, _, output in by_choice(batch, self._shape.choices, self._shape.copies):
             choice = self._choices[index]
-            written = deltas(choice.read(output), self._write_reasoning)
+            written = choice.deltas.write(choice.read(output))
             logprobs, extra = b"null", b""
             if output.logprobs is not None:
                 content = chat_logprobs(output.logprobs, self._shape.ids_as_tokens)
@@ -150,7 +147,7 @@ class ChatForm:
         logprobs = {"content": chat_logprobs(entries, shape.ids_as_tokens), "refusal": None} if entries else None
         described: dict[str, Any] = {
             "index": choice.index,
-            "message": choice.message(shape.reasoning_names, shape.echo),
+            "message": choice.message(),
             "logprobs": logprobs,
             "finish_reason": choice.finish_reason,
             "stop_reason": finish.matched,

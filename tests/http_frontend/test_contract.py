@@ -145,7 +145,7 @@ def a_value(field: Field) -> Any:
 def test_tiers_follow_the_deployment(tmp_path: Path) -> None:
     def tier(field: str, **flags: Any) -> str:
         config = make_config(tmp_path, **flags)
-        return next(row["tier"] for row in contract_rows(TABLES[CHAT], config) if row["field"] == field)
+        return str(next(row["tier"] for row in contract_rows(TABLES[CHAT], config) if row["field"] == field))
 
     assert (tier("priority"), tier("priority", schedule_policy="priority")) == ("ignored", "extension")
     assert (tier("max_tokens"), tier("max_tokens", context_overflow="clamp")) == ("honoured", "clamped")
