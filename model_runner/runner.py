@@ -1,6 +1,5 @@
 """Executes plans on one device: launch, sample, collect. It never decides what runs."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from model_runner.prompt_logprobs import PromptLogprobs
 from model_runner.sampling.grammar_mask import parse_words
 from model_runner.sampling.pipeline import NO_TOKEN_LEFT, NOT_FINITE, DrawBatch, DrawMasks, Drawn, SamplingPipeline
 from model_runner.step import CausalModel
+from model_runner.step_timer import StepTimer
 from protocol.outputs import IdLogprobs
 from protocol.plan import NOTHING_DRAWN, BatchPlan, Capacity, GrammarMasks, RowFailure, StepResult
 from runtime.engine_config import EngineConfig
@@ -34,12 +34,12 @@ class PendingStep:
 
     plan: BatchPlan
     rows: PlanRows
-    forward: ForwardResult | None
+    timer: StepTimer
+    forward: ForwardResult | None = None
     spoiled: HostCopy | None = None  # [rows] bool
     drawn: Drawn | None = None
     ids: HostCopy | None = None  # [draws] int64
     answer: HostCopy | None = None
-    forward_us: int = 0
 
 
 class ModelRunner:
@@ -82,7 +82,6 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: BatchPlan) -> None:
-        began_ns = time.perf_counter_ns()
         for slot in plan.released:
             self._sampling.release(slot)
             self._prompt_logprobs.release(slot)
@@ -93,12 +92,13 @@ class ModelRunner:
             self._sampling.force(forced)
         self._inputs.apply(plan.page_deltas)
         rows = PlanRows.parse(plan)
-        step = PendingStep(plan, rows, None)
+        step = PendingStep(plan, rows, StepTimer(self._model.device))
+        self._pending.append(step)
+        step.timer.begin()
         if len(rows.slots):
             step.forward = self._forward.run(rows, self._sampling.last_ids, frozenset(plan.prompt_logprobs))
             step.spoiled = HostCopy(step.forward.spoiled)
-        step.forward_us = (time.perf_counter_ns() - began_ns) // 1000
-        self._pending.append(step)
+        step.timer.end()
 
     @torch.inference_mode()
     def sample(self, masks: GrammarMasks | None) -> None:
@@ -106,12 +106,14 @@ class ModelRunner:
         step = self._pending[-1]
         if step.forward is None or not step.forward.hidden.numel():
             return
+        step.timer.begin()
         logits = self._model.logits(step.forward.hidden)
         batch = draw_batch(step.rows)
         step.drawn = self._sampling.draw(logits, batch, draw_masks(step.plan, step.rows, masks))
         step.ids = HostCopy(step.drawn.ids)
         if step.drawn.answer is not None:
             step.answer = step.drawn.answer.to_host()
+        step.timer.end()
 
     @torch.inference_mode()
     def collect(self) -> StepResult:
@@ -119,16 +121,15 @@ class ModelRunner:
         step = self._pending.popleft()
         ids, failures = collect_ids(step)
         self._steps += 1
-        self._forward_us += step.forward_us
+        forward_us = step.timer.microseconds()
+        self._forward_us += forward_us
         return StepResult(
             step=step.plan.step,
             ids=ids.tobytes(),
             logprobs=collect_logprobs(step, ids),
-            prompt_logprobs=[step.forward.prompt_logprobs.get(row, []) for row in step.plan.prompt_logprobs]
-            if step.forward is not None
-            else [],
+            prompt_logprobs=collect_prompt_logprobs(step),
             failures=[RowFailure(row, message) for row, message in sorted(failures.items())],
-            forward_us=step.forward_us,
+            forward_us=forward_us,
         )
 
     def statistics(self) -> dict[str, float]:
@@ -197,3 +198,9 @@ def collect_logprobs(step: PendingStep, ids: NDArray[numpy.int32]) -> list[IdLog
         if ids[draw] >= 0:
             spread[draw] = entry
     return spread
+
+
+def collect_prompt_logprobs(step: PendingStep) -> list[list[IdLogprobs]]:
+    """What `BatchPlan.prompt_logprobs` asks for, in its order; nothing of a row that failed."""
+    found = step.forward.prompt_logprobs if step.forward is not None else {}
+    return [found.get(row, []) for row in step.plan.prompt_logprobs]

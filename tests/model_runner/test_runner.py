@@ -155,6 +155,17 @@ def test_a_row_that_alone_does_not_fit_fails_alone(driver: Any, tiny_model: Any)
     assert unpack_ids(result.ids) == [*tiny_model.greedy([1, 2, 3], 1), NOTHING_DRAWN]
 
 
+def test_a_step_in_which_every_row_fails(driver: Any, tiny_model: Any) -> None:
+    tiny_model.most_tokens = 1
+    driver.add(0, [1, 2, 3], GREEDY)
+    driver.add(1, [4, 5], SamplingParameters(logprobs=2, prompt_logprobs=1))
+    result = driver.step()
+    assert [failure.row for failure in result.failures] == [0, 1]
+    assert all("out of memory" in failure.message for failure in result.failures)
+    assert unpack_ids(result.ids) == [NOTHING_DRAWN] * 2
+    assert result.prompt_logprobs == [[]]
+
+
 def test_an_error_that_is_not_memory_is_not_swallowed(driver: Any, tiny_model: Any) -> None:
     def broken(inputs: Any, attention: Any) -> torch.Tensor:
         raise RuntimeError("a bug")
