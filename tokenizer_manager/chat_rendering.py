@@ -76,7 +76,9 @@ class ChatRenderer:
         self._special_tokens = special_tokens
         self._policy = policy
         self._environment = make_environment()
-        self._markers: dict[frozenset[str], ControlTokenMarker] = {}
+        self._special = ControlTokenMarker(tokenizer.special)
+        self._named: dict[frozenset[str], ControlTokenMarker] = {}
+        self._from_requests: dict[str, JinjaTemplate] = {}
 
     def render(self, prompt: ChatPrompt, now_s: float) -> RenderedChat:
         """The prompt text. `now_s` is what templates take for the present time."""
@@ -137,11 +139,14 @@ class ChatRenderer:
                 param="chat_template",
                 code="chat_template_not_trusted",
             )
-        known = self.templates.named.get(template) or by_name(template)
+        known = self.templates.named.get(template) or by_name(template) or self._from_requests.get(template)
         if known is not None:
             return known, "request"
         try:
-            return load_request_template(template, self._environment), "request"
+            loaded = load_request_template(template, self._environment)
+            _make_room(self._from_requests)
+            self._from_requests[template] = loaded
+            return loaded, "request"
         except TemplateFailure as error:
             raise RequestError(
                 f"The chat template can't be compiled: {error}", param="chat_template", code="chat_template_error"
@@ -157,8 +162,7 @@ class ChatRenderer:
         # Tokens that only the template makes special (<tool_call>, <think>) are the model's own words in an
         # assistant's message, where templates look for them; anybody else's are text.
         inside = marks.inside
-        special = self._marker(self._tokenizer.special)
-        named = self._marker(self._tokenizer.special | self._named_by(traits))
+        special, named = self._special, self._named_by(traits)
         return replace(
             request,
             messages=[
@@ -170,15 +174,13 @@ class ChatRenderer:
             kwargs=named.mark(request.kwargs, inside),
         )
 
-    def _named_by(self, traits: TemplateTraits) -> frozenset[str]:
-        return frozenset(token for token in self._tokenizer.added if token.strip() and traits.mentions(token))
-
-    def _marker(self, tokens: frozenset[str]) -> ControlTokenMarker:
-        marker = self._markers.get(tokens)
+    def _named_by(self, traits: TemplateTraits) -> ControlTokenMarker:
+        """For special tokens and the added ones that the template writes."""
+        marker = self._named.get(traits.literals)
         if marker is None:
-            if len(self._markers) > 16:  # request templates may each name other tokens
-                self._markers.clear()
-            marker = self._markers[tokens] = ControlTokenMarker(tokens)
+            _make_room(self._named)
+            tokens = {token for token in self._tokenizer.added if token.strip() and traits.mentions(token)}
+            marker = self._named[traits.literals] = ControlTokenMarker(tokens | self._tokenizer.special)
         return marker
 
     def _classic(self, template: ConversationTemplate, request: "_Request") -> str:
@@ -239,6 +241,12 @@ class _Request:
     documents: list[dict[str, Any]] | None
     kwargs: dict[str, Any]
     marks: Marks
+
+
+def _make_room(cache: dict[Any, Any]) -> None:
+    """Requests may bring a template each; what is known of them is forgotten all at once."""
+    if len(cache) >= 32:
+        cache.clear()
 
 
 def _readings(traits: TemplateTraits, request: _Request) -> Iterator[tuple[list[dict[str, Any]], list[Adjustment]]]:

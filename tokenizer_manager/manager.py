@@ -19,6 +19,7 @@ from protocol.requests import (
     RenderRequest,
     TokenizeRequest,
 )
+from tokenizer_manager.answers import Answers
 from tokenizer_manager.control_tokens import NeedsThread
 from tokenizer_manager.dispatch import Dispatcher, Sender, unavailable
 from tokenizer_manager.preparation import PreparedRequest, RequestPreparer, prompt_size
@@ -27,8 +28,8 @@ from tokenizer_manager.tombstones import Tombstones, concerns
 
 logger = logging.getLogger(__name__)
 
-# About 2 ms of rendering and tokenising: more would hold up everybody else's requests and aborts.
-INLINE_CHARACTERS = 8_000
+# A few milliseconds of rendering and tokenising: more would hold up everybody else's requests and aborts.
+INLINE_CHARACTERS = 4_000
 
 Work = Callable[[bool], Any]
 """Computes an answer; its argument says whether it may take its time (in a thread) or must raise NeedsThread."""
@@ -66,6 +67,7 @@ class TokenizerManager:
         self._evicts_low_priority = evicts_low_priority
         self._description = description
         self._dispatcher = Dispatcher(outbox, router, self._refuse, limit=max_queued_requests)
+        self._answers = Answers(outbox)
         self._tombstones = Tombstones()
         self._preparing: dict[str, int] = {}
         self._aside = 0
@@ -96,6 +98,8 @@ class TokenizerManager:
         """After the outbox has connected to the peer."""
         if message.peer.role == "scheduler":
             self._router.up(message.peer.index)
+        if message.peer.role == "http":
+            self._answers.peer_up(message.peer.index)
         if message.peer.role in ("scheduler", "detokenizer"):
             self._dispatcher.retry()
 
@@ -106,6 +110,7 @@ class TokenizerManager:
     def tick(self) -> None:
         """Now and then: what has waited too long is refused."""
         self._dispatcher.expire()
+        self._answers.expire()
 
     def _generate(self, request: GenerateRequest) -> None:
         request_id, attempt = request.request_id, request.attempt
@@ -173,7 +178,7 @@ class TokenizerManager:
         self._do(work, self._answer, request.request_id, 0, aside=len(request.ids) > INLINE_CHARACTERS)
 
     def _answer(self, message: Rendered | Tokenized | Detokenized) -> None:
-        self._outbox.send("http", request_owner(message.request_id), message)
+        self._answers.send(request_owner(message.request_id), message)
 
     def _abort(self, abort: AbortRequest) -> None:
         """Ends what is here, and asks every replica: only they know who has the request."""
@@ -198,13 +203,17 @@ class TokenizerManager:
         sent = [replica for replica in targets if self._outbox.send("scheduler", replica, request)]
         if not sent and request.what != "state":
             # Nobody else would answer this question.
-            which = "no replica" if request.replica is None else f"replica {request.replica} is not"
+            which = "no replica is" if request.replica is None else f"replica {request.replica} is not"
             self._reply(request, ok=False, message=f"{which} up")
 
     def _peek(self, peek: PeekCache) -> None:
+        """One replica answers: the one that would get such a prompt now."""
         replica = self._router.favourite(peek.prompt_ids, peek.namespace)
-        if replica is not None:
-            self._outbox.send("scheduler", replica, peek)
+        if replica is None or not self._outbox.send("scheduler", replica, peek):
+            worker = request_owner(peek.correlation_id)
+            message = "no replica is up"
+            reply = ControlReply(peek.correlation_id, worker, "tokenizer", self._index, ok=False, message=message)
+            self._answers.send(worker, reply)
 
     def _reply(
         self, request: ControlRequest, *, ok: bool = True, message: str = "", payload: dict[str, Any] | None = None
@@ -212,7 +221,7 @@ class TokenizerManager:
         reply = ControlReply(
             request.correlation_id, request.worker, "tokenizer", self._index, ok, message, payload or {}
         )
-        self._outbox.send("http", request.worker, reply)
+        self._answers.send(request.worker, reply)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -282,7 +291,7 @@ class TokenizerManager:
             self._refuse(request_id, attempt, _failure("prepared"))
 
     def _refuse(self, request_id: str, attempt: int, error: RequestError) -> None:
-        self._outbox.send("http", request_owner(request_id), Refused(request_id, attempt, error.info))
+        self._answers.send(request_owner(request_id), Refused(request_id, attempt, error.info))
 
 
 def _is_long(request: GenerateRequest) -> bool:

@@ -1,5 +1,6 @@
 """One request from what the front end understood to what the scheduler takes: names, prompt, limits, reasoning."""
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +53,7 @@ class PreparedRequest:
 
 
 class RequestPreparer:
-    """Pure of links and clocks: every method may run in any thread, and raises RequestError for what is wanting."""
+    """Knows nothing of links: every method may run in any thread, and raises RequestError for what is wanting."""
 
     def __init__(self, config: EngineConfig, tokenizer: TextTokenizer, renderer: ChatRenderer) -> None:
         self._model = config.model
@@ -71,7 +72,7 @@ class RequestPreparer:
         `patient` False is for an event loop: what would take long raises NeedsThread instead."""
         choice = self._names.choose(request.model, request.adapter)
         check_sampling_ids(request.sampling, self._model.vocab_size)
-        prompt = self._encode(request.prompt, request.arrival_s, patient)
+        prompt = self._encode(request.prompt, request.arrival_s or time.time(), patient)
         ids = truncated(prompt.ids, request, self._model.context_length)
         if not ids:
             raise RequestError("The prompt is empty: it has no token.", param=prompt.param, code="empty_prompt")

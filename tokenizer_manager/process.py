@@ -61,6 +61,7 @@ async def _serve(config: EngineConfig, spec: ProcessSpec) -> int:
             evicts_low_priority=config.args.evict_low_priority,
             description={**info, "load_balance": config.args.load_balance},
         )
+        board.slot(spec.board_slot).update(state="ready")
         links.report(Ready(peer_of(spec), os.getpid(), info))
         await _run(manager, links, board, spec)
     finally:
@@ -73,7 +74,6 @@ async def _serve(config: EngineConfig, spec: ProcessSpec) -> int:
 async def _run(manager: TokenizerManager, links: Links, board: StatusBoard, spec: ProcessSpec) -> None:
     """Until Shutdown. After Drain the process goes on: what reaches it was admitted at the edge."""
     slot = board.slot(spec.board_slot)
-    slot.update(state="ready")
     over = asyncio.Event()
     draining = asyncio.Event()
 

@@ -3,9 +3,11 @@
 Reads a MessagePack map (source, variables, now_s) from standard input, writes {"text"} or {"error"} to standard output.
 """
 
+import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from tokenizer_manager.template_environment import (
 )
 
 TIME_LIMIT_S = 5.0
+CPU_SECONDS = 30
 MEMORY_BYTES = 1 << 30
 TEXT_CHARACTERS = 16 << 20
 
@@ -26,8 +29,10 @@ def render_in_child(source: str, variables: dict[str, Any], now_s: float, limit_
     """The text of an untrusted template; TemplateFailure if it fails, loops or eats memory. Blocks: call it in a thread."""
     order = msgspec.msgpack.encode({"source": source, "variables": variables, "now_s": now_s})
     command = [sys.executable, "-m", "tokenizer_manager.template_child"]
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
-        done = subprocess.run(command, input=order, capture_output=True, timeout=limit_s, check=False)
+        done = subprocess.run(command, input=order, capture_output=True, timeout=limit_s, check=False, env=environment)
     except subprocess.TimeoutExpired as error:
         raise TemplateFailure(f"the template ran for more than {limit_s:g} seconds") from error
     if done.returncode != 0:
@@ -40,6 +45,8 @@ def render_in_child(source: str, variables: dict[str, Any], now_s: float, limit_
 
 def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    # For the case that the parent is gone and nobody watches the clock.
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     order = msgspec.msgpack.decode(sys.stdin.buffer.read())
     try:
         template = compile_template(make_environment(), order["source"])

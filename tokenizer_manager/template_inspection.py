@@ -37,7 +37,7 @@ class TemplateTraits:
 
     @property
     def renders_results(self) -> bool:
-        return self.mentions("tool") and (self.renders_calls or "tool" in self.literals)
+        return "tool" in self.literals
 
     @property
     def knows_developer(self) -> bool:

@@ -22,6 +22,7 @@ from protocol.requests import (
     TokenizeRequest,
 )
 from protocol.sampling import SamplingParameters
+from tokenizer_manager.answers import KEPT_S, Answers
 from tokenizer_manager.manager import INLINE_CHARACTERS, TokenizerManager
 from tokenizer_manager.routing import ReplicaLoad, Router
 
@@ -240,6 +241,11 @@ def test_a_peek_goes_to_one_replica(tiny: Tokenizer, setup: Any, new_outbox: Any
     peek = PeekCache("0-p", 0, pack_ids([1]))
     desk.manager.handle(peek)
     assert [(role, message) for role, _, message in desk.outbox.sent] == [("scheduler", peek)]
+    for replica in (0, 1):
+        desk.manager.peer_down(Peer("scheduler", replica, 0, ""))
+    desk.manager.handle(peek)
+    (reply,) = desk.outbox.to("http")
+    assert (reply.correlation_id, reply.ok) == ("0-p", False)
 
 
 @pytest.mark.parametrize(
@@ -277,3 +283,25 @@ def test_requests_wait_while_the_scheduler_restarts(desk: Desk) -> None:
     assert [request.request_id for request in desk.engine] == ["0-a"]
     desk.manager.tick()
     assert desk.manager.idle
+
+
+def test_an_answer_waits_for_the_news_that_its_worker_is_up(desk: Desk) -> None:
+    desk.outbox.up["http"] = [0]
+    desk.generate(TextPrompt(""), "1-x")
+    assert desk.refused == []
+    desk.outbox.up["http"] = [0, 1]
+    desk.manager.peer_up(PeerUp(Peer("http", 0, 0, "")))
+    assert desk.refused == []
+    desk.manager.peer_up(PeerUp(Peer("http", 1, 0, "")))
+    assert desk.refused == [("1-x", 0, 400)]
+
+
+def test_an_answer_to_a_worker_that_never_comes_is_forgotten(new_outbox: Any) -> None:
+    outbox, now = new_outbox(http=[]), [0.0]
+    answers = Answers(outbox, lambda: now[0])
+    answers.send(1, Detokenized("1-a", "text"))
+    now[0] = KEPT_S
+    answers.expire()
+    outbox.up["http"] = [1]
+    answers.peer_up(1)
+    assert outbox.sent == []

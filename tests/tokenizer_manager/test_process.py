@@ -20,7 +20,6 @@ from protocol.requests import ChatPrompt, EngineRequest, GenerateRequest, Render
 from protocol.sampling import SamplingParameters
 from runtime.channels import Inbox, Outbox
 from runtime.engine_config import ProcessSpec
-from runtime.environment import read_environment
 from runtime.process import write_start_file
 from runtime.status_board import StatusBoard
 
@@ -84,8 +83,7 @@ class Process:
 
 
 @pytest.fixture
-def process(tmp_path: Path, tiny: Tokenizer, setup: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    assert read_environment().supervisor_pid in (None, os.getpid())
+def process(tmp_path: Path, tiny: Tokenizer, setup: Any) -> Iterator[Process]:
     running = Process(tmp_path, setup(tiny))
     yield running
     running.close()
