@@ -139,3 +139,8 @@ def make_rig() -> Callable[[EngineConfig], Rig]:
 @pytest.fixture
 def make_row() -> Callable[..., Row]:
     return Row
+
+
+@pytest.fixture
+def rig_of() -> Callable[[CausalModel], Rig]:
+    return Rig
