@@ -1,5 +1,7 @@
 """JSON lists, or lines, of calls inside a block."""
 
+from dataclasses import replace
+
 from function_call.machinery.blocks import Layout, read_text
 from function_call.machinery.format import ToolFormat
 from function_call.machinery.json_blocks import JsonBlocks, json_blocks
@@ -81,6 +83,7 @@ JSON_LISTS = (
         ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
         "Mistral 7B v0.3 and later, Mixtral, Nemo, Large, Small, Ministral, Magistral, Devstral, Pixtral",
         wire=Wire(begin="[TOOL_CALLS]{name}[ARGS]", end="", trigger="[TOOL_CALLS]"),
+        wire_without=("[ARGS]", replace(list_wire("[TOOL_CALLS][", "]"), trigger="[TOOL_CALLS]")),
         id_style="mistral",
         quirks="ids are 9 letters or digits, the model's own where it comes in time; list and compact forms",
         detect=(("[TOOL_CALLS]",),),
@@ -99,7 +102,7 @@ JSON_LISTS = (
         json_blocks(TOOL_CALLS, TOOL_CALLS_END),
         (*TOOL_CALLS, *TOOL_CALLS_END),
         "Jamba 1.5 to 2",
-        wire=list_wire("<tool_calls>[", "]</tool_calls>"),
+        wire=replace(list_wire("<tool_calls>[\n    ", "\n]</tool_calls>"), separator=",\n    "),
         detect=(("<tool_calls>", "<|bom|>"),),
     ),
     ToolFormat(

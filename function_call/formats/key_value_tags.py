@@ -55,6 +55,20 @@ def hunyuan(suffix: str = "") -> Parse:
     return lambda session: read_text(session, layout)
 
 
+def hunyuan_wire(suffix: str) -> Wire | None:
+    """xgrammar writes argument tags without a suffix only: the suffixed dialect has no constrained form."""
+    if suffix:
+        return None
+    return Wire(
+        open="<tool_calls>\n",
+        begin="<tool_call>{name}<tool_sep>",
+        end="</tool_call>\n",
+        style="glm_xml",
+        close="</tool_calls>",
+        trigger="<tool_calls>",
+    )
+
+
 K2_CALL = KeyValueCall(
     "<ifm|arg_key>",
     "<ifm|arg_value>",
@@ -154,7 +168,7 @@ KEY_VALUE_TAGS = (
         hunyuan_markers(""),
         "Hunyuan HY-3",
         aliases=("hy_v3",),
-        wire=None,
+        wire=hunyuan_wire(""),
         quirks="the group's end is optional; vocabularies with suffixed markers: `hunyuan-opensource`",
         detect=(("<tool_sep>",),),
     ),
@@ -163,6 +177,7 @@ KEY_VALUE_TAGS = (
         hunyuan(":opensource"),
         hunyuan_markers(":opensource"),
         "Hunyuan HY-3 with suffixed markers",
+        wire=hunyuan_wire(":opensource"),
         quirks="every marker ends in `:opensource>`",
         detect=(("<tool_sep:opensource>",),),
     ),
@@ -182,6 +197,15 @@ KEY_VALUE_TAGS = (
             "</ifm|arg_value>",
         ),
         "K2 Horizon",
+        wire=Wire(
+            open="<ifm|tool_calls>\n",
+            begin="<ifm|tool_call>{name}\n",
+            end="</ifm|tool_call>\n",
+            style="elements",
+            element=("<ifm|arg_key>{key}</ifm|arg_key>\n<ifm|arg_value>", "</ifm|arg_value>\n"),
+            close="</ifm|tool_calls>",
+            trigger="<ifm|tool_calls>",
+        ),
         quirks="two dialects, tags and JSON; the declared type wins over the written one",
         detect=(("<ifm|tool_calls>",),),
     ),
@@ -190,6 +214,14 @@ KEY_VALUE_TAGS = (
         lambda session: read_text(session, SOLAR),
         SOLAR_MARKERS,
         "Solar Open2, Solar Pro",
+        wire=Wire(
+            begin="<|tool_call:start|>{name}\n",
+            end="<|tool_call:end|>",
+            style="elements",
+            element=("<|tool_arg:start|>{key}<|tool_arg:value|>", "<|tool_arg:end|>\n"),
+            separator="\n",
+            trigger="<|tool_call:start|>",
+        ),
         quirks="a repeated key keeps its first value; missing ends are forgiven; text after the first call is dropped",
         detect=(("<|tool_call:start|>",),),
     ),

@@ -1,5 +1,7 @@
 """Calls in Python's notation, and Gemma's braces."""
 
+from dataclasses import replace
+
 from function_call.machinery.blocks import Layout, close_call, read_text
 from function_call.machinery.brace_calls import BraceCall
 from function_call.machinery.format import ToolFormat
@@ -65,7 +67,7 @@ PYTHON_NOTATION = (
         lambda session: read_text(session, PYTHONIC),
         PYTHON_TAGS,
         "Llama 4 Scout and Maverick",
-        wire=PYTHONIC_WIRE,
+        wire=replace(PYTHONIC_WIRE, open="<|python_start|>[", close="]<|python_end|>", trigger="<|python_start|>"),
         quirks="as pythonic; the python markers are removed",
         detect=(("<|python_start|>",),),
     ),

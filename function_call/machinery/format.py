@@ -22,6 +22,8 @@ class ToolFormat:
     aliases: tuple[str, ...] = ()
     wire: Wire | None = None
     """The native shape of a constrained call; None: only the generic JSON array can be guaranteed."""
+    wire_without: tuple[str, Wire] | None = None
+    """(marker, the shape instead of `wire` for vocabularies that lack it): tokenizers older than the compact form."""
     id_style: IdStyle = "openai"
     streaming: str = "arguments as they grow"
     quirks: str = ""
