@@ -21,7 +21,7 @@ PIECES = st.sampled_from(
 )
 HARMLESS = st.text(alphabet=st.sampled_from("ab cé日😀\n.,{}0"), max_size=30)
 HOSTILE = st.lists(PIECES, max_size=10).map("".join)
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def ids_of(setup: Any, messages: list[dict[str, Any]], **prompt: Any) -> list[int]:
@@ -44,10 +44,21 @@ def chatml(any_tokenizer: Tokenizer, setup: Any) -> Any:
     return setup(any_tokenizer, context_length=10**6)
 
 
+@pytest.fixture(scope="session")
+def trusting(any_tokenizer: Tokenizer, setup: Any) -> Any:
+    return setup(any_tokenizer, context_length=10**6, allow_special_tokens_in_content=True)
+
+
+@pytest.fixture(scope="session")
+def oracle(any_tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=any_tokenizer)
+
+
 @relaxed
 @given(texts=st.lists(HARMLESS, min_size=1, max_size=4))
-def test_honest_conversations_get_the_ids_of_transformers(chatml: Any, texts: list[str]) -> None:
-    oracle = PreTrainedTokenizerFast(tokenizer_object=chatml.tokenizer.raw)
+def test_honest_conversations_get_the_ids_of_transformers(
+    chatml: Any, oracle: PreTrainedTokenizerFast, texts: list[str]
+) -> None:
     messages = conversation(texts)
     expected = oracle.apply_chat_template(
         messages,
@@ -72,9 +83,7 @@ def test_control_tokens_in_the_prompt_are_the_templates_own(chatml: Any, texts: 
 
 @relaxed
 @given(texts=st.lists(HOSTILE, min_size=1, max_size=3))
-def test_the_operator_can_let_them_through(any_tokenizer: Tokenizer, setup: Any, texts: list[str]) -> None:
-    trusting = setup(any_tokenizer, context_length=10**6, allow_special_tokens_in_content=True)
-    oracle = PreTrainedTokenizerFast(tokenizer_object=any_tokenizer)
+def test_the_operator_can_let_them_through(trusting: Any, oracle: PreTrainedTokenizerFast, texts: list[str]) -> None:
     messages = conversation(texts)
     template = trusting.model.tokenizer_config["chat_template"]
     expected = oracle.apply_chat_template(
