@@ -41,12 +41,12 @@ FAMILY_NAMES: dict[str, dict[str, str]] = {
     "gemma3": INSIDE | AROUND,
     "olmo2": INSIDE | OUTPUT_ONLY,
 }
-ROTATED_PAIRS = frozenset({"llama", "granite", "smollm3", "mistral"})
+ROTATED_PAIRS = frozenset({"llama", "granite", "smollm3"})
 """GGUF architectures whose converter reorders query and key rows from halves to neighbouring pairs."""
 SHIFTED_GAINS = frozenset({"gemma", "gemma2", "gemma3"})
 """GGUF architectures whose converter adds one to norm gains that the checkpoint stores around zero."""
 SUPPORTED = frozenset(
-    {"llama", "mistral", "granite", "smollm3", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "qwen3moe"}
+    {"llama", "granite", "smollm3", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "qwen3moe"}
 )
 
 

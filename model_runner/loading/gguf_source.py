@@ -76,9 +76,11 @@ class StoredTensor:
         blocks = stored.reshape(-1, self._block_bytes)
         values = numpy.empty((len(blocks), count * columns // len(blocks)), dtype=numpy.float32)
         dequantise = getattr(gguf.quants, self.kind.name)
-        for start in range(0, len(blocks), BLOCKS_AT_ONCE):
-            part = slice(start, start + BLOCKS_AT_ONCE)
-            values[part] = dequantise.dequantize_blocks(blocks[part])
+        # A scale in the file may be infinite or no number: the weights are then what the file says, without a warning.
+        with numpy.errstate(invalid="ignore", over="ignore"):
+            for start in range(0, len(blocks), BLOCKS_AT_ONCE):
+                part = slice(start, start + BLOCKS_AT_ONCE)
+                values[part] = dequantise.dequantize_blocks(blocks[part])
         return values.reshape(count, columns)
 
 

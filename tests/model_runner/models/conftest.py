@@ -119,7 +119,7 @@ class Rig:
         with torch.inference_mode():
             self.attention.prepare(inputs)
             logits = self.model.logits(self.model.forward(inputs, self.attention)[inputs.logits_indices])
-        return list(logits.split([len(row.ids) for row in rows]))
+        return list(torch.split(logits, [len(row.ids) for row in rows]))
 
     def whole(self, ids: Sequence[int], first_page: int = 1) -> torch.Tensor:
         """Logits of one prompt in one step."""

@@ -160,7 +160,8 @@ class Saved:
 
     def logits(self, ids: list[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         with torch.inference_mode():
-            return self.reference.to(dtype)(torch.tensor([ids]), use_cache=False).logits[0].float()
+            found: torch.Tensor = self.reference.to(dtype)(torch.tensor([ids]), use_cache=False).logits[0].float()
+            return found
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -64,7 +64,8 @@ def save(case: str, folder: Path) -> tuple[Any, dict[str, Any]]:
 
 def logits(reference: Any, ids: list[int]) -> torch.Tensor:
     with torch.inference_mode():
-        return reference(torch.tensor([ids]), use_cache=False).logits[0].float()
+        found: torch.Tensor = reference(torch.tensor([ids]), use_cache=False).logits[0].float()
+        return found
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -76,16 +77,16 @@ def test_matches_transformers(
     values = {"max_position_embeddings": 64} | config
     made = make_config(tmp_path, values, config["architectures"][0], model_impl="transformers")
     rig = make_rig(made)
-    near = {"rtol": 0.0, "atol": 1e-4 * wanted.std().item()}
-    torch.testing.assert_close(rig.whole(PROMPT), wanted, **near)
+    near = 1e-4 * wanted.std().item()
+    torch.testing.assert_close(rig.whole(PROMPT), wanted, rtol=0.0, atol=near)
     chunks = [rig.step([make_row(PROMPT[start : start + 5], start, range(10, 15))])[0] for start in range(0, 19, 5)]
-    torch.testing.assert_close(torch.cat(chunks), wanted, **near)
+    torch.testing.assert_close(torch.cat(chunks), wanted, rtol=0.0, atol=near)
     shared = [10, 11, 12, 20, 21]
     mixed = rig.step(
         [make_row(PROMPT[12:], 12, shared), make_row(OTHER, 0, range(30, 33)), make_row(PROMPT, 0, range(40, 45))]
     )
     for found, expected in zip(mixed, (wanted[12:], other, wanted), strict=True):
-        torch.testing.assert_close(found, expected, **near)
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=near)
 
 
 def test_is_chosen_for_architectures_without_declaration(
