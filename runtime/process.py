@@ -57,10 +57,12 @@ def write_start_file(path: Path, config: EngineConfig, spec: ProcessSpec) -> Non
 
 
 def run_process(main: ProcessMain) -> int:
-    """Reads the start file named by argv[1], sets the process up, runs `main` and returns the exit status.
+    """Reads the start file named by argv[1], sets the process up, runs `main` and ends with its status.
 
     A StartError (or any other exception) becomes one `Failed` to the supervisor and status 1. SIGINT and SIGTERM are
     ignored: a terminal or a service manager sends them to all processes at once, but the supervisor alone decides.
+
+    Does not return: tearing an interpreter with torch and thread pools down takes seconds, may hang, and saves nothing.
     """
     start = msgspec.msgpack.decode(Path(sys.argv[1]).read_bytes(), type=StartFile)
     config, spec = start.config, start.spec
@@ -71,18 +73,26 @@ def run_process(main: ProcessMain) -> int:
     set_up_logging(process_name(spec), config.args.log_level)
     with stack_file(config.run_dir, spec).open("w") as stacks:
         faulthandler.enable(stacks, all_threads=True)
+        status = _guarded(main, config, spec)
+        faulthandler.disable()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _guarded(main: ProcessMain, config: EngineConfig, spec: ProcessSpec) -> int:
+    """The status of `main`, or 1 with the reason told to the supervisor."""
+    try:
         board = StatusBoard.open(spec.board_path)
         board.slot(spec.board_slot).set_pid(os.getpid())
         board.close()
-        try:
-            return main(config, spec)
-        except StartError as error:
-            report_once(spec, Failed(peer_of(spec), str(error)))
-        except Exception as error:
-            logger.exception("this process ends: %s", error)
-            report_once(spec, Failed(peer_of(spec), f"{process_name(spec)} failed: {type(error).__name__}: {error}"))
-        finally:
-            faulthandler.disable()
+        return main(config, spec)
+    except StartError as error:
+        report_once(spec, Failed(peer_of(spec), str(error)))
+    except Exception as error:
+        logger.exception("this process ends: %s", error)
+        report_once(spec, Failed(peer_of(spec), f"{process_name(spec)} failed: {type(error).__name__}: {error}"))
     return 1
 
 
