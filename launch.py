@@ -10,6 +10,7 @@ from types import FrameType
 
 import setproctitle
 
+from model_runner.kernels.support import kernels_refusal
 from protocol.control import Role
 from runtime.announcements import Announcer
 from runtime.arguments import parse_arguments
@@ -18,7 +19,7 @@ from runtime.environment import Environment, read_environment
 from runtime.hardware import read_hardware
 from runtime.listening import Listener, open_listener
 from runtime.logging_setup import set_up_logging
-from runtime.model_description import describe_model
+from runtime.model_description import describe_model, text_config
 from runtime.model_source import resolve_model_path, weight_bytes
 from runtime.resolve import Given, resolve
 from runtime.run_directory import RunDirectory
@@ -80,7 +81,8 @@ def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> En
     )
     model = describe_model(args, path, environment.cache_folder)
     hardware = read_hardware(cuda_visible_devices=environment.cuda_visible_devices)
-    given = Given(args, model, hardware, weight_bytes(path), environment.omp_threads)
+    refusal = kernels_refusal(model.architecture, text_config(model.config), hardware.processor_flags)
+    given = Given(args, model, hardware, weight_bytes(path), environment.omp_threads, refusal)
     return resolve(given, run_dir=str(run_dir), version=VERSION)
 
 

@@ -31,6 +31,8 @@ class ModelDescription(msgspec.Struct, frozen=True):
     tokenizer_file: str
     tokenizer_config: dict[str, Any] = {}
     generation_defaults: dict[str, Any] = {}
+    stored_as: str = ""
+    """How a GGUF file stores most of its weights (`Q4_1`, `BF16`, ...); "" for other formats."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True):

@@ -4,12 +4,18 @@ An architecture that is not listed is an error that names it: guessing would ans
 not state get the value that llama.cpp assumes for that architecture.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from runtime.gguf_header import GgufHeader
 
 _CONTROL_TOKEN = 3
+GGML_TYPE_NAMES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K",
+    13: "Q5_K", 14: "Q6_K", 30: "BF16",
+}  # fmt: skip
 
 
 def config_from_gguf(header: GgufHeader) -> dict[str, Any]:
@@ -22,6 +28,15 @@ def config_from_gguf(header: GgufHeader) -> dict[str, Any]:
     config = _common(_Keys(header, name)) | {"model_type": model_type, "architectures": [architecture]}
     extend(_Keys(header, name), config)
     return config
+
+
+def stored_as_from_gguf(header: GgufHeader) -> str:
+    """The ggml type that most of the file's weights have; "another type" for one without a name here."""
+    values: Counter[str] = Counter()
+    for tensor in header.tensors:
+        if len(tensor.shape) > 1:
+            values[GGML_TYPE_NAMES.get(tensor.ggml_type, "another type")] += math.prod(tensor.shape)
+    return values.most_common(1)[0][0] if values else ""
 
 
 def tokenizer_config_from_gguf(header: GgufHeader) -> dict[str, Any]:

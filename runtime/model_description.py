@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runtime.engine_config import ModelDescription
-from runtime.gguf_config import config_from_gguf, end_tokens_from_gguf, tokenizer_config_from_gguf
+from runtime.gguf_config import config_from_gguf, end_tokens_from_gguf, stored_as_from_gguf, tokenizer_config_from_gguf
 from runtime.gguf_header import read_gguf_header
 from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
@@ -25,6 +25,7 @@ class _Checkpoint:
     end_ids: list[int]
     tokenizer_file: Path
     tokenizer_config: dict[str, Any]
+    stored_as: str = ""
 
 
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -76,7 +77,8 @@ def _describe_gguf(args: ServerArgs, file: Path, cache_folder: Path) -> ModelDes
         tokenizer_config |= read_tokenizer_config(own_tokenizer if own_tokenizer.is_dir() else own_tokenizer.parent)
     format: Literal["gguf", "dummy"] = "dummy" if args.load_format == "dummy" else "gguf"
     ends = end_tokens_from_gguf(header)
-    return _description(args, _Checkpoint(file, format, config, {}, ends, tokenizer_file, tokenizer_config))
+    stored_as = stored_as_from_gguf(header)
+    return _description(args, _Checkpoint(file, format, config, {}, ends, tokenizer_file, tokenizer_config, stored_as))
 
 
 def _describe_directory(args: ServerArgs, path: Path, cache_folder: Path) -> ModelDescription:
@@ -112,6 +114,7 @@ def _description(args: ServerArgs, found: _Checkpoint) -> ModelDescription:
         bos_token_id=bos[0] if bos else None,
         tokenizer_file=str(found.tokenizer_file),
         tokenizer_config=tokenizer_config,
+        stored_as=found.stored_as,
         generation_defaults={name: generation[name] for name in _SAMPLING_DEFAULTS if generation.get(name) is not None},
     )
 

@@ -14,6 +14,10 @@ from runtime.start_error import StartError
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["none", "w8a8", "int4", "fp8"]
+AttentionBackend = Literal["torch", "cpu", "flashinfer"]
+
+_QUANTIZATIONS: tuple[Quantization, ...] = ("none", "w8a8", "int4", "fp8")
+_STORED_WHOLE = ("", "F32", "F16", "BF16")
 
 MEBIBYTE = 1 << 20
 _CPU_POOL_SHARE = 0.4
@@ -31,6 +35,8 @@ class Given:
     hardware: Hardware
     weight_bytes: int = 0
     omp_threads: int | None = None
+    kernels_refusal: str | None = "nobody asked for them"
+    """Why the compiled CPU kernels can't run the model here, None if they can."""
 
 
 class Decisions:
@@ -49,8 +55,9 @@ def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
     decisions = Decisions()
     decisions.note("model", model.name, f"{model.architecture}, {model.format}, {model.path}")
     device = _device(args, hardware, decisions)
-    dtype = _dtype(args, model, device, hardware, decisions)
-    quantization = _quantization(args, decisions)
+    attention_backend = _attention_backend(given, device, decisions)
+    dtype = _dtype(given, device, attention_backend, decisions)
+    quantization = _quantization(given, attention_backend, decisions)
     context_length = _context_length(args, model, decisions)
     page_size = args.page_size
     kv_tokens = _kv_tokens(given, device, dtype, context_length, decisions)
@@ -70,7 +77,7 @@ def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
         device=device,
         dtype=dtype,
         quantization=quantization,
-        attention_backend=_attention_backend(args, device, decisions),
+        attention_backend=attention_backend,
         model_impl="native" if args.model_impl == "auto" else args.model_impl,
         page_size=page_size,
         kv_tokens=kv_tokens,
@@ -103,14 +110,52 @@ def _device(args: ServerArgs, hardware: Hardware, decisions: Decisions) -> Devic
     return "cpu"
 
 
-def _dtype(
-    args: ServerArgs, model: ModelDescription, device: Device, hardware: Hardware, decisions: Decisions
-) -> Dtype:
+def _attention_backend(given: Given, device: Device, decisions: Decisions) -> AttentionBackend:
+    args = given.args
+    refusal = _kernels_refusal(given, device)
+    asked = args.attention_backend
+    if asked == "cpu" and refusal is not None:
+        raise StartError(f"--attention-backend cpu can't be had: {refusal}; --attention-backend torch can")
+    if asked == "flashinfer" and device != "cuda":
+        raise StartError("--attention-backend flashinfer does not run on cpu")
+    if asked != "auto":
+        decisions.note("attention_backend", asked, "asked for")
+        return asked
+    if device == "cuda":
+        decisions.note("attention_backend", "flashinfer", "the one for cuda")
+        return "flashinfer"
+    if refusal is not None:
+        decisions.note("attention_backend", "torch", refusal)
+        return "torch"
+    decisions.note("attention_backend", "cpu", "compiled kernels for this processor")
+    return "cpu"
+
+
+def _kernels_refusal(given: Given, device: Device) -> str | None:
+    args = given.args
+    if device != "cpu":
+        return f"it does not run on {device}"
+    if args.tp_size > 1:
+        return "the CPU kernels run on one rank"
+    if args.page_size != 16:
+        return "the CPU kernels have pages of 16 tokens"
+    if args.model_impl == "transformers":
+        return "--model-impl transformers brings its own code"
+    if args.attention_backend == "auto" and args.dtype in ("float32", "float16"):
+        return f"the CPU kernels keep their cache in bfloat16, --dtype {args.dtype} was asked for"
+    return given.kernels_refusal
+
+
+def _dtype(given: Given, device: Device, backend: AttentionBackend, decisions: Decisions) -> Dtype:
+    args, model = given.args, given.model
     if args.dtype != "auto":
         decisions.note("dtype", args.dtype, "asked for")
         return args.dtype
+    if backend == "cpu":
+        decisions.note("dtype", "bfloat16", "of the KV cache and of weights that are not quantised; sums are float32")
+        return "bfloat16"
     if device == "cpu":
-        fast = "avx512_bf16" in hardware.processor_flags
+        fast = "avx512_bf16" in given.hardware.processor_flags
         dtype: Dtype = "bfloat16" if fast else "float32"
         decisions.note(
             "dtype", dtype, "the CPU multiplies bfloat16" if fast else "the CPU has no bfloat16 instructions"
@@ -123,25 +168,22 @@ def _dtype(
     return dtype
 
 
-def _quantization(args: ServerArgs, decisions: Decisions) -> Quantization:
-    if args.quantization is None:
+def _quantization(given: Given, backend: AttentionBackend, decisions: Decisions) -> Quantization:
+    asked = given.args.quantization
+    if asked is None:
+        if backend == "cpu" and given.model.stored_as not in _STORED_WHOLE:
+            decisions.note(
+                "quantization", "w8a8", f"the file holds {given.model.stored_as} weights; --quantization none undoes it"
+            )
+            return "w8a8"
         return "none"
-    for known in ("none", "w8a8", "int4", "fp8"):
-        if args.quantization == known:
+    for known in _QUANTIZATIONS:
+        if asked == known:
+            if known in ("w8a8", "int4") and backend != "cpu":
+                raise StartError(f"--quantization {known} needs the compiled CPU kernels (--attention-backend cpu)")
             decisions.note("quantization", known, "asked for")
             return known
-    raise StartError(f"--quantization {args.quantization} is not known; none, w8a8, int4 and fp8 are")
-
-
-def _attention_backend(args: ServerArgs, device: Device, decisions: Decisions) -> Literal["torch", "cpu", "flashinfer"]:
-    if args.attention_backend != "auto":
-        if (args.attention_backend == "flashinfer") != (device == "cuda") and args.attention_backend != "torch":
-            raise StartError(f"--attention-backend {args.attention_backend} does not run on {device}")
-        decisions.note("attention_backend", args.attention_backend, "asked for")
-        return args.attention_backend
-    backend: Literal["torch", "flashinfer"] = "torch" if device == "cpu" else "flashinfer"
-    decisions.note("attention_backend", backend, f"the one for {device}")
-    return backend
+    raise StartError(f"--quantization {asked} is not known; {', '.join(_QUANTIZATIONS)} are")
 
 
 def _context_length(args: ServerArgs, model: ModelDescription, decisions: Decisions) -> int:

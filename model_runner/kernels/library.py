@@ -110,6 +110,19 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
+def missing_for_build(processor_flags: frozenset[str]) -> str | None:
+    """What this host lacks to build and run the kernels, or None."""
+    if platform.machine() != "x86_64" or not processor_flags >= REQUIRED_CPU_FLAGS:
+        return f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
+    if _find_compiler() is None:
+        return "there is no C++ compiler (g++ or clang++) to build the CPU kernels with"
+    return None
+
+
+def _find_compiler() -> str | None:
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+
+
 def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:
     """Path of the shared library for these sources and this processor, compiled (some 10 s) if the cache lacks it.
 
@@ -131,9 +144,8 @@ def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:
 
 
 def _compile(target: Path, flags: tuple[str, ...]) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        raise KernelsUnavailable("no C++ compiler found (g++ or clang++) to build the CPU kernels with")
+    compiler = _find_compiler()
+    assert compiler is not None
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / target.name

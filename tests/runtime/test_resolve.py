@@ -24,9 +24,19 @@ BF16_CPU = Hardware(8, 16 * GIBIBYTE, 8 * GIBIBYTE, frozenset({"avx512_bf16"}), 
 GPUS = Hardware(8, 16 * GIBIBYTE, 8 * GIBIBYTE, frozenset(), 2)
 
 
-def decide(hardware: Hardware = CPU, weight_bytes: int = 0, omp_threads: int | None = None, **flags: Any) -> Any:
-    model = make_model(config=LLAMA, context_length=8192)
-    given = Given(ServerArgs(**flags), model, hardware, weight_bytes, omp_threads)
+KERNELS: dict[str, Any] = {"kernels_refusal": None}
+
+
+def decide(
+    hardware: Hardware = CPU,
+    weight_bytes: int = 0,
+    omp_threads: int | None = None,
+    kernels_refusal: str | None = "no compiler",
+    stored_as: str = "",
+    **flags: Any,
+) -> Any:
+    model = make_model(config=LLAMA, context_length=8192, stored_as=stored_as)
+    given = Given(ServerArgs(**flags), model, hardware, weight_bytes, omp_threads, kernels_refusal)
     return resolve(given, run_dir="/r", version="0")
 
 
@@ -46,7 +56,17 @@ def decide(hardware: Hardware = CPU, weight_bytes: int = 0, omp_threads: int | N
         (CPU, {"context_length": 100}, {}),
         (CPU, {}, {"max_running_requests": 64, "max_batch_tokens": 2048, "chunked_prefill_size": 1024}),
         (CPU, {"max_batch_tokens": 128}, {"chunked_prefill_size": 128}),
-        (CPU, {"quantization": "w8a8"}, {"quantization": "w8a8"}),
+        (CPU, {"stored_as": "Q4_1"}, {"quantization": "none"}),
+        (CPU, KERNELS, {"attention_backend": "cpu", "dtype": "bfloat16", "quantization": "none"}),
+        (CPU, KERNELS | {"stored_as": "Q4_1"}, {"attention_backend": "cpu", "quantization": "w8a8"}),
+        (CPU, KERNELS | {"stored_as": "BF16"}, {"quantization": "none"}),
+        (CPU, KERNELS | {"stored_as": "Q4_1", "quantization": "none"}, {"quantization": "none"}),
+        (CPU, KERNELS | {"quantization": "int4"}, {"quantization": "int4"}),
+        (CPU, KERNELS | {"dtype": "float32"}, {"attention_backend": "torch", "dtype": "float32"}),
+        (CPU, KERNELS | {"dtype": "float32", "attention_backend": "cpu"}, {"attention_backend": "cpu"}),
+        (CPU, KERNELS | {"page_size": 32}, {"attention_backend": "torch"}),
+        (CPU, KERNELS | {"tp_size": 2}, {"attention_backend": "torch"}),
+        (GPUS, KERNELS, {"attention_backend": "flashinfer"}),
     ],
 )
 def test_decisions(hardware: Hardware, flags: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -58,6 +78,8 @@ def test_decisions(hardware: Hardware, flags: dict[str, Any], expected: dict[str
     ("flags", "sentence"),
     [
         ({"device": "cuda"}, "no NVIDIA GPU"),
+        ({"attention_backend": "cpu"}, "can't be had: no compiler"),
+        ({"quantization": "w8a8"}, "needs the compiled CPU kernels"),
         ({"quantization": "q2"}, "--quantization q2 is not known"),
         ({"attention_backend": "flashinfer"}, "does not run on cpu"),
         ({"context_length": 10_000}, "more than the 8192 positions"),
