@@ -5,6 +5,7 @@ import ctypes
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -71,6 +72,7 @@ def run_process(main: ProcessMain) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     setproctitle.setproctitle(f"candor: {process_name(spec)}")
     set_up_logging(process_name(spec), config.args.log_level)
+    raise_file_limit()
     with stack_file(config.run_dir, spec).open("w") as stacks:
         faulthandler.enable(stacks, all_threads=True)
         status = _guarded(main, config, spec)
@@ -100,6 +102,12 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
     """Runs the coroutine on uvloop, for the processes that live in an event loop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
+
+
+def raise_file_limit() -> None:
+    """As many descriptors as the system lets this user have: the usual soft limit of 1024 is also a limit on clients."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def die_with_parent(parent_pid: int | None) -> None:

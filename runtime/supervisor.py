@@ -16,6 +16,7 @@ from protocol.control import Drain, Drained, Failed, PeerDown, PeerUp, Progress,
 from runtime.announcements import Announcer
 from runtime.channels import SupervisorLinks
 from runtime.children import Child, start_child
+from runtime.crash_evidence import keep_evidence
 from runtime.engine_config import EngineConfig
 from runtime.restarts import RestartBudget
 from runtime.signals import Signals
@@ -195,6 +196,7 @@ class Supervisor:
         reason = child.how_it_ended()
         if stacks := child.stacks(self._config.run_dir):
             logger.error("stacks of %s when it died:\n%s", child.seat.name, stacks)
+        keep_evidence(self._config, self._board, child, reason)
         if self._phase == "starting":
             raise StartError(reason)
         self._take_down(child.seat.group, reason)

@@ -35,7 +35,8 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         if plan == "vanish":
             os._exit(3)
         slot = StatusBoard.open(spec.board_path).slot(spec.board_slot)
-        slot.update(state="ready")
+        slot.update(state="ready", steps=4)
+        slot.write_plan(msgspec.msgpack.encode({"step": 5, "requests": ["0-abc"]}))
         links.report(Progress(peer_of(spec), "loading", 1, 1))
         links.report(Ready(peer_of(spec), os.getpid(), {"template": "chatml", "template_source": "checkpoint"}))
         if plan == "stick" and spec.incarnation == 1:

@@ -249,11 +249,26 @@ def test_too_many_restarts_end_the_server(start: Start) -> None:
     assert server.children() == {}
 
 
-def test_a_stuck_process_is_dumped_and_restarted(start: Start) -> None:
-    server = start({"scheduler 0": "stick"}, stall_timeout_s=0.5).wait_ready()
+def test_a_stuck_process_is_dumped_and_restarted(start: Start, tmp_path: Path) -> None:
+    dumps = tmp_path / "dumps"
+    server = start({"scheduler 0": "stick"}, stall_timeout_s=0.5, crash_dump_folder=str(dumps)).wait_ready()
     server.wait_for(lambda: ("scheduler", 0, 2) in server.knows("http 0"), "the scheduler is back")
     assert "scheduler 0 was stuck (its loop did not turn" in server.errors()
     assert "fake_child.py" in server.errors()  # its stacks
+    (folder,) = dumps.iterdir()
+    assert "scheduler 0 was stuck" in (folder / "reason.txt").read_text()
+    assert "fake_child.py" in (folder / "stacks.txt").read_text()
+    assert json.loads((folder / "plan.json").read_text()) == {"step": 5, "requests": ["0-abc"]}
+    board = json.loads((folder / "board.json").read_text())
+    assert [(entry["role"], entry["steps"]) for entry in board][:2] == [("supervisor", 0), ("scheduler", 4)]
+
+
+def test_evidence_that_can_t_be_kept_does_not_keep_a_process_from_coming_back(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    server = start(crash_dump_folder=str(tmp_path / "file")).wait_ready()
+    os.kill(server.children()["tokenizer 0"], signal.SIGKILL)
+    server.wait_for(lambda: ("tokenizer", 0, 2) in server.knows("http 0"), "the tokenizer manager is back")
+    assert "can't be kept" in server.errors()
 
 
 def test_children_die_with_a_killed_supervisor_and_the_next_one_cleans_up(start: Start) -> None:
