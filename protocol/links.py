@@ -16,11 +16,7 @@ TokenizerInbox = (
     | requests.PeekCache
 )
 SchedulerInbox = (
-    requests.EngineRequest
-    | requests.AbortRequest
-    | requests.PeekCache
-    | control.ControlRequest
-    | outputs.StopFound
+    requests.EngineRequest | requests.AbortRequest | requests.PeekCache | control.ControlRequest | outputs.StopFound
 )
 DetokenizerInbox = outputs.Admitted | outputs.StepOutput | outputs.Refused | control.ControlReply
 HttpInbox = (
