@@ -26,18 +26,23 @@ class Sizes:
 
 
 def read_sizes(
-    config: ConfigReader, head_dim: int | None = None, kv_heads: int | None = None, norm_epsilon: float = 1e-6
+    config: ConfigReader,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
+    norm_epsilon: float = 1e-6,
+    heads: int | None = None,
+    vocab_size: int | None = None,
 ) -> Sizes:
     """The common dimensions; the arguments are the family's defaults where the configuration is silent."""
     hidden_size = config.integer("hidden_size")
-    heads = config.integer("num_attention_heads")
+    heads = config.integer("num_attention_heads", heads)
     kv = config.integer("num_key_value_heads", kv_heads or heads)
     if heads % kv:
         raise config.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
     if config.raw("head_dim") is None and head_dim is None and hidden_size % heads:
         raise config.error("num_attention_heads", f"a divisor of hidden_size ({hidden_size})")
     return Sizes(
-        vocab_size=config.integer("vocab_size"),
+        vocab_size=config.integer("vocab_size", vocab_size),
         hidden_size=hidden_size,
         layers=config.integer("num_hidden_layers"),
         heads=heads,

@@ -35,8 +35,8 @@ def declare_gemma2(config: ConfigReader, context_tokens: int) -> ModelDeclaratio
 
 
 def declare_gemma3(config: ConfigReader, context_tokens: int) -> ModelDeclaration:
-    """Gemma3ForCausalLM (text)."""
-    sizes = read_sizes(config, head_dim=256, kv_heads=4)
+    """Gemma3ForCausalLM, and the text part of Gemma3ForConditionalGeneration, whose configurations leave out much."""
+    sizes = read_sizes(config, head_dim=256, kv_heads=4, heads=8, vocab_size=262208)
     every = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", 6))
     default = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(sizes.layers)]
     windows = read_windows(config, sizes, default, config.integer("sliding_window", 4096))

@@ -1,7 +1,9 @@
 """From a resolved configuration to a model with its weights loaded."""
 
 import importlib
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +23,13 @@ from model_runner.quantization.forms import DenseForm
 from model_runner.step import CausalModel
 from runtime.engine_config import EngineConfig, ModelDescription
 from runtime.environment import read_environment
+
+TEXT_PREFIXES = (
+    ("language_model.model.", "language_model.lm_head"),
+    ("model.language_model.", "lm_head"),
+    ("model.", "lm_head"),
+)
+"""Where checkpoints that also read images keep the body and head of their text model."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -121,6 +130,14 @@ def declare(model: ModelDescription, source: WeightSource) -> ModelDeclaration:
     reader = ConfigReader(values, model.architecture)
     declared = find_declaration(model.architecture)(reader, model.context_length)
     reader.finish()
+    return _text_part(declared, source) if "text_config" in model.config else declared
+
+
+def _text_part(declared: ModelDeclaration, source: WeightSource) -> ModelDeclaration:
+    """The declaration under the names that a checkpoint with other modalities uses; tensors of those are left unread."""
+    for prefix, head in TEXT_PREFIXES:
+        if source.has(f"{prefix}embed_tokens.weight"):
+            return replace(declared, prefix=prefix, head=head, unused_tensors=(rf"(?!{re.escape(prefix)}).*",))
     return declared
 
 
