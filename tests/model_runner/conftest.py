@@ -206,7 +206,7 @@ class Driver:
         pages = self.pages[slot]
         first = len(pages)
         # Far apart on purpose: neighbours would hide a wrong page table.
-        while len(pages) * PAGE_SIZE < tokens:
+        while len(pages) * self.runner.capacity.page_size < tokens:
             pages.append(self.free_pages.pop(len(self.free_pages) // 2))
         if len(pages) > first:
             self._deltas.append(PageDelta(slot, first, pack_ids(pages[first:])))
