@@ -42,9 +42,7 @@ class Memory:
     def cacheable_pages(self, sequence: Sequence) -> int:
         """Leading pages that may come from the tree: the last token is always computed, since its logits are wanted,
         and so is every token whose logprob is."""
-        request = sequence.request
-        scores = request.scorer is sequence and request.prompt_logprobs is None
-        if not self._cache_enabled or scores:
+        if not self._cache_enabled or sequence.scores_prompt:
             return 0
         return (len(sequence.tokens) - 1) // self.page_size
 
@@ -58,6 +56,7 @@ class Memory:
         )
         sequence.pages.extend(pages)
         sequence.tree_pages = len(pages)
+        sequence.publish_at = (len(pages) + 1) * self.page_size
         sequence.planned = sequence.computed = len(pages) * self.page_size
         return len(pages)
 
@@ -92,6 +91,7 @@ class Memory:
         if replaced:
             sequence.sent_pages = min(sequence.sent_pages, first + replaced[0][0])
         sequence.tree_pages = last
+        sequence.publish_at = (last + 1) * self.page_size
 
     def release(self, sequence: Sequence) -> None:
         """The one place where a choice's pages go back. No step that reads them is in flight."""

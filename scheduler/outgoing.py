@@ -18,7 +18,10 @@ class Outgoing:
         self.step = 0
 
     def add(self, detokenizer: int, output: SequenceOutput) -> None:
-        self._outputs.setdefault(detokenizer, []).append(output)
+        outputs = self._outputs.get(detokenizer)
+        if outputs is None:
+            outputs = self._outputs[detokenizer] = []
+        outputs.append(output)
 
     def send(self, detokenizer: int, message: msgspec.Struct) -> None:
         """Admitted, Refused, ControlReply: sent at once, after the outputs that came before."""

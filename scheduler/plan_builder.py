@@ -82,11 +82,10 @@ class PlanBuilder:
         if sequence.forced:
             self._forced.append(ForcedTokens(sequence.slot, array("i", sequence.forced).tobytes()))
             sequence.forced.clear()
-        if draws and sequence.awaits_mask:
+        if draws and sequence.masked_at_times and sequence.awaits_mask:
             self._masked.append(len(record.rows))
             record.masked.append(sequence)
-        request = sequence.request
-        if request.scorer is sequence and request.prompt_logprobs is None and context < sequence.prompt_length - 1:
+        if context < sequence.prompt_length - 1 and sequence.scores_prompt:
             self._prompt_logprobs.append(len(record.rows))
             record.scored.append(sequence)
         record.rows.append(sequence)

@@ -72,6 +72,8 @@ class Planner:
 
     def computed(self, sequence: Sequence) -> None:
         """A step has computed more of the choice: its full pages go into the tree."""
+        if sequence.computed < sequence.publish_at:
+            return
         before = sequence.tree_pages
         self.memory.publish(sequence)
         if sequence.tree_pages != before:
@@ -268,7 +270,7 @@ class Planner:
     def _to_queue(self, sequence: Sequence) -> None:
         sequence.recalled = False
         request = sequence.request
-        if request.scorer is sequence and request.prompt_logprobs is None:
+        if sequence.scores_prompt:
             del request.scored[1:]
         sequence.move(State.WAITING)
         self.queue.add(sequence)

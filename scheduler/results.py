@@ -89,7 +89,7 @@ class Results:
             new.append(token)
             if finish is not None:
                 break
-        if finish is None:
+        if finish is None and sequence.grammar is not None:
             finish = self._jump_forward(sequence, new)
         self._planner.computed(sequence)
         if logprobs is not None and sequence.request.message.sampling.logprobs is not None:
@@ -103,17 +103,15 @@ class Results:
 
     def _take(self, sequence: Sequence, token: int) -> Finish | None:
         """Appends a drawn id; what it does to reasoning and grammar; and whether it is the end."""
-        constrained = sequence.in_grammar
+        grammar = sequence.grammar if sequence.grammar is not None and sequence.in_grammar else None
         sequence.tokens.append(token)
         self.generated_tokens += 1
-        sequence.mask_asked = False
-        sequence.held_mask = None
-        if constrained:
-            assert sequence.grammar is not None
-            if not sequence.grammar.accept((token,)):
-                return Finish(
-                    "error", error=ErrorInfo(f"the grammar does not allow token {token}", 500, "server_error")
-                )
+        if grammar is not None:
+            sequence.mask_asked = False
+            sequence.held_mask = None
+            if not grammar.accept((token,)):
+                message = f"the grammar does not allow token {token}"
+                return Finish("error", error=ErrorInfo(message, 500, "server_error"))
         if sequence.reasoning is not None:
             if sequence.mandatory and token == sequence.mandatory[0]:
                 del sequence.mandatory[0]
@@ -181,18 +179,18 @@ class Results:
             prompt_logprobs = request.prompt_logprobs
         self._outgoing.add(
             request.message.detokenizer,
-            SequenceOutput(
-                request_id=request.id,
-                attempt=request.attempt,
-                index=sequence.index,
-                ids=pack_ids(new),
-                finish=finish,
-                logprobs=logprobs,
-                prompt_logprobs=prompt_logprobs,
-                cached_tokens=request.cached_tokens,
-                reasoning_tokens=sequence.reasoning_tokens,
-                retractions=sequence.retractions,
-                adjustments=sequence.adjustments if finish is not None else (),
+            SequenceOutput(  # by position: one is made per row and step
+                request.id,
+                request.attempt,
+                sequence.index,
+                pack_ids(new),
+                finish,
+                logprobs,
+                prompt_logprobs,
+                request.cached_tokens,
+                sequence.reasoning.tokens if sequence.reasoning is not None else 0,
+                sequence.retractions,
+                sequence.adjustments if finish is not None else (),
             ),
         )
 

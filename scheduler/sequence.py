@@ -1,6 +1,7 @@
 """A request and its choices as the scheduler holds them, and the states that a choice goes through."""
 
 import enum
+import sys
 from array import array
 
 from protocol.ids import pack_ids, unpack_ids
@@ -12,6 +13,9 @@ from scheduler.reasoning import ReasoningTracker
 
 Rank = tuple[bool, int, float, int, int]
 """Who comes first: probes, then priority, arrival, the order in which requests came in, the choice's index."""
+
+
+NEVER = sys.maxsize
 
 
 class State(enum.Enum):
@@ -91,6 +95,8 @@ class Sequence:
     `planned` tokens are computed or on their way, `computed` ones are known to be. `drawing` counts draws in flight,
     `in_flight` steps; `void_draws` are draws in flight that were given an empty mask, so that they draw nothing.
     The first `tree_pages` of `pages` belong to the tree, where the lock is at `tip`; the rest are the choice's own.
+    The next of them is whole when `publish_at` tokens are computed. `masked_at_times` is False for most: no grammar, no
+    thinking budget.
     """
 
     __slots__ = (
@@ -107,6 +113,7 @@ class Sequence:
         "lent_priority",
         "mandatory",
         "mask_asked",
+        "masked_at_times",
         "owes_prompt_logprobs",
         "pages",
         "planned",
@@ -148,6 +155,7 @@ class Sequence:
         free = message.sampling.grammar is None
         self.reasoning = ReasoningTracker(span, reopens=free) if span is not None else None
         self.grammar: GrammarState | None = None
+        self.masked_at_times = not free or (span is not None and message.sampling.thinking_budget is not None)
         self.mandatory: list[int] = []
         self.mask_asked = False
         self.slow_mask = False
@@ -171,7 +179,7 @@ class Sequence:
         self.pages = array("i")
         self.sent_pages = 0
         self.tree_pages = 0
-        self.publish_at = 0
+        self.publish_at = NEVER
         self.tip: Node | None = None
         self.computed = 0
         self.planned = 0
@@ -200,8 +208,9 @@ class Sequence:
         return pack_ids(self.tokens[self.prompt_length :])
 
     @property
-    def reasoning_tokens(self) -> int:
-        return self.reasoning.tokens if self.reasoning is not None else 0
+    def scores_prompt(self) -> bool:
+        """True while this is the choice whose prompt logprobs are wanted."""
+        return self.request.scorer is self and self.request.prompt_logprobs is None
 
     @property
     def in_grammar(self) -> bool:
