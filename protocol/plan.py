@@ -70,6 +70,15 @@ class BatchPlan(msgspec.Struct, frozen=True, omit_defaults=True, tag="plan"):
     prompt_logprobs: list[int] = []
 
 
+class PlanEvidence(msgspec.Struct, frozen=True):
+    """What the status board keeps of the step about to run, as MessagePack: after a crash, whose rows it computed."""
+
+    step: int
+    requests: list[str]
+    prompt_tokens: int
+    decode_rows: int
+
+
 class GrammarMasks(msgspec.Struct, frozen=True, tag="masks"):
     """Allowed tokens of the rows in `BatchPlan.masked`, in that order: int32 words, [rows, ceil(vocabulary / 32)], bit set = allowed.
 

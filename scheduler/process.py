@@ -1,6 +1,7 @@
 """The scheduler's process: drain, plan, launch, sample, collect, send; asleep when there is nothing to do."""
 
 import functools
+import gc
 import logging
 import os
 import sys
@@ -21,7 +22,7 @@ from protocol.control import (
 )
 from protocol.errors import ErrorInfo
 from protocol.outputs import StopFound
-from protocol.plan import Executor
+from protocol.plan import Executor, PlanEvidence
 from protocol.requests import AbortRequest, EngineRequest, PeekCache
 from runtime.channels import Links
 from runtime.engine_config import EngineConfig, ProcessSpec
@@ -38,15 +39,6 @@ LONGEST_NAP_S = 1.0
 BOOKS_CHECK_S = 10.0
 
 logger = logging.getLogger(__name__)
-
-
-class PlanEvidence(msgspec.Struct, frozen=True):
-    """On the status board, as MessagePack: whose rows the step about to run computes. After a crash, the suspects."""
-
-    step: int
-    requests: list[str]
-    prompt_tokens: int
-    decode_rows: int
 
 
 class SchedulerLoop:
@@ -193,7 +185,12 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         links.report(Progress(peer_of(spec), what, done, total))
 
     try:
-        SchedulerLoop(config, spec, links, slot, build_executor(config, on_progress)).run()
+        loop = SchedulerLoop(config, spec, links, slot, build_executor(config, on_progress))
+        # Hundreds of thousands of objects live as long as the process (torch's among them): looking through them for
+        # garbage again and again would hold steps up by tens of milliseconds.
+        gc.collect()
+        gc.freeze()
+        loop.run()
     finally:
         links.close()
         board.close()

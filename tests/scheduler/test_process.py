@@ -23,6 +23,7 @@ from protocol.control import (
 from protocol.ids import pack_ids, unpack_ids
 from protocol.links import INBOXES, SupervisorInbox, encode
 from protocol.outputs import Admitted, Refused, StepOutput
+from protocol.plan import PlanEvidence
 from protocol.requests import AbortRequest, EngineRequest, PeekCache
 from protocol.sampling import SamplingParameters
 from runtime.channels import Inbox, Links, Outbox
@@ -31,7 +32,7 @@ from runtime.start_error import StartError
 from runtime.status_board import StatusBoard
 from scheduler import process
 from scheduler.executor import build_executor
-from scheduler.process import PlanEvidence, SchedulerLoop
+from scheduler.process import SchedulerLoop
 from tests.scheduler.fakes import FakeExecutor, expected_output, make_config
 
 PROMPT = [5, 9, 11, 2, 40, 8, 3, 3, 1, 17]
