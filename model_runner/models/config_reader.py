@@ -35,10 +35,12 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "qk_layernorm": (False,),
     "qkv_bias": (False,),
     "residual_multiplier": (1, 1.0),
+    "rope_interleaved": (False,),
     "rope_scaling": (None,),
     "sliding_window": (None,),
     "topk_method": (),
     "use_bidirectional_attention": (False, None),
+    "use_mrope": (False,),
     "use_qk_norm": (False,),
     "use_sliding_window": (False,),
 }

@@ -7,4 +7,5 @@ def choose_form(quantization: str, device: str) -> FormFactory:
     """The factory for `EngineConfig.quantization`; ValueError naming the value if this device has no such form."""
     if quantization == "none":
         return DenseForm
-    raise ValueError(f"--quantization {quantization} has no kernels on device {device!r}; supported: none")
+    hint = "; --attention-backend cpu computes on quantised weights" if device == "cpu" else ""
+    raise ValueError(f"--quantization {quantization} has no kernels on device {device!r} with this backend{hint}")

@@ -29,7 +29,7 @@ def choose_scheme(settings: Mapping[str, Any]) -> Scheme | None:
     if method == "compressed-tensors":
         return _compressed_tensors(settings)
     if method == "fp8":
-        return ScaledScheme()
+        return ScaledScheme(_block(settings.get("weight_block_size")))
     if method == "mxfp4":
         return Mxfp4Scheme()
     raise LoadError(f"quantization_config: quant_method is {method!r}; supported: {', '.join(METHODS)}")
@@ -47,12 +47,17 @@ def _compressed_tensors(settings: Mapping[str, Any]) -> Scheme | None:
     kind = settings.get("format")
     if kind == "dense":
         return None
+    groups = list(settings.get("config_groups", {}).values())
     if kind in SCALED_FORMATS:
-        return ScaledScheme()
+        blocks = {_block(_weights_of(group).get("block_structure")) for group in groups} or {None}
+        if len(blocks) > 1:
+            raise LoadError("quantization_config: groups with different block_structure are not supported")
+        return ScaledScheme(blocks.pop())
     if kind == "pack-quantized":
-        found = {_bits_of(group) for group in settings.get("config_groups", {}).values()}
-        if len(found) == 1 and found <= {4, 8}:
-            return PackedScheme(found.pop())
+        found = {_weights_of(group).get("num_bits") for group in groups}
+        for bits in (4, 8):
+            if found == {bits}:
+                return PackedScheme(bits)
         raise LoadError(
             f"quantization_config: pack-quantized weights of {sorted(map(str, found))} bits; supported: 4, 8"
         )
@@ -60,9 +65,17 @@ def _compressed_tensors(settings: Mapping[str, Any]) -> Scheme | None:
     raise LoadError(f"quantization_config: format is {kind!r}; supported: {supported}")
 
 
-def _bits_of(group: Any) -> Any:
+def _weights_of(group: Any) -> dict[str, Any]:
     weights = group.get("weights") if isinstance(group, dict) else None
-    return weights.get("num_bits") if isinstance(weights, dict) else None
+    return weights if isinstance(weights, dict) else {}
+
+
+def _block(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(isinstance(n, int) and n > 0 for n in value):
+        raise LoadError(f"quantization_config: a block of {value!r}; supported: two positive integers")
+    return int(value[0]), int(value[1])
 
 
 def _one_of(settings: Mapping[str, Any], key: str, allowed: tuple[Any, ...], default: Any = None) -> Any:

@@ -15,6 +15,11 @@ UNREAD_PARTS = ("input_scale", "input_zero_point", "output_scale", "k_scale", "v
 
 
 class ScaledScheme:
+    """`block`: rows and columns of a block, for checkpoints that say so; otherwise scales divide a dimension evenly."""
+
+    def __init__(self, block: tuple[int, int] | None = None) -> None:
+        self._block = block
+
     def logical_name(self, stored: str) -> str | None:
         owner, _, part = stored.rpartition(".")
         if part in UNREAD_PARTS:
@@ -39,39 +44,26 @@ class ScaledScheme:
         values = base.read(name, shape, region).float()
         zero = f"{owner}.weight_zero_point"
         if base.has(zero):
-            values = values - _spread(base, zero, shape, region)
+            values = values - self._spread(base, zero, shape, region)
         scale = next(f"{owner}.{part}" for part in SCALE_PARTS if base.has(f"{owner}.{part}"))
-        return values * _spread(base, scale, shape, region)
+        return values * self._spread(base, scale, shape, region)
 
-
-def _spread(base: WeightSource, name: str, shape: tuple[int, ...], region: Region) -> torch.Tensor:
-    """Scales over the region they hold for, whatever their granularity: one value covers an equal block per dimension
-    (the last block may be smaller)."""
-    stored_shape = base.shape(name, ())
-    scales = base.read(name, stored_shape, tuple(slice(None) for _ in stored_shape)).float()
-    if scales.numel() == 1:
-        return scales.reshape(1, 1)
-    if scales.dim() == 1 and scales.numel() == shape[0]:
-        scales = scales[:, None]
-    if scales.dim() != 2:
-        raise LoadError(f"tensor {name} has shape {list(stored_shape)}, which does not scale {list(shape)}")
-    index = []
-    for dim in range(2):
-        count, size = scales.shape[dim], shape[dim]
-        block = block_size(size, count, name)
-        start, stop = bounds(region[dim], size)
-        index.append(torch.arange(start, stop) // block)
-    return scales[index[0]][:, index[1]]
-
-
-def block_size(size: int, count: int, name: str) -> int:
-    """How many entries one of `count` scales covers; LoadError if `size` entries can't be covered so."""
-    if count == 0 or count > size:
-        raise LoadError(f"tensor {name} holds {count} scales for {size} entries")
-    if size % count == 0:
-        return size // count
-    # An odd last block: published checkpoints use blocks of 128, smaller powers of two in tests and small models.
-    for block in (128, 64, 32, 16, 8):
-        if -(-size // block) == count:
-            return block
-    raise LoadError(f"tensor {name} holds {count} scales, which can't cover {size} entries in equal blocks")
+    def _spread(self, base: WeightSource, name: str, shape: tuple[int, ...], region: Region) -> torch.Tensor:
+        """Scales over the region that they hold for, whatever their granularity."""
+        stored_shape = base.shape(name, ())
+        scales = base.read(name, stored_shape, tuple(slice(None) for _ in stored_shape)).float()
+        if scales.numel() == 1:
+            return scales.reshape(1, 1)
+        if scales.dim() == 1 and scales.numel() == shape[0]:
+            scales = scales[:, None]
+        if scales.dim() != 2:
+            raise LoadError(f"tensor {name} has shape {list(stored_shape)}, which does not scale {list(shape)}")
+        index = []
+        for dim in range(2):
+            count, size = scales.shape[dim], shape[dim]
+            entries = self._block[dim] if self._block is not None else size // max(count, 1)
+            if entries == 0 or -(-size // entries) != count:
+                raise LoadError(f"tensor {name} has shape {list(stored_shape)}, which does not scale {list(shape)}")
+            start, stop = bounds(region[dim], size)
+            index.append(torch.arange(start, stop) // entries)
+        return scales[index[0]][:, index[1]]

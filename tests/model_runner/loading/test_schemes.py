@@ -140,10 +140,12 @@ def packed_tensors(bits: int, symmetric: bool) -> tuple[Settings, Tensors, torch
 
 
 def fp8_blocks() -> tuple[Settings, Tensors, torch.Tensor]:
+    """Blocks of 12 by 48, the last ones cut off."""
     values = integers(-400, 400, OUTPUTS, INPUTS).float().to(torch.float8_e4m3fn)
-    scales = scales_of(2, 4).float()
-    spread = scales.repeat_interleave(OUTPUTS // 2, dim=0).repeat_interleave(INPUTS // 4, dim=1)
-    return {"quant_method": "fp8"}, {"weight": values, "weight_scale_inv": scales}, values.float() * spread
+    scales = scales_of(2, 2).float()
+    spread = scales.repeat_interleave(12, dim=0)[:OUTPUTS].repeat_interleave(48, dim=1)[:, :INPUTS]
+    settings = {"quant_method": "fp8", "weight_block_size": [12, 48]}
+    return settings, {"weight": values, "weight_scale_inv": scales}, values.float() * spread
 
 
 MADE: dict[str, Callable[[], tuple[Settings, Tensors, torch.Tensor]]] = {
@@ -223,6 +225,7 @@ def test_mxfp4_experts(tmp_path: Path) -> None:
         ({"quant_method": "gptq", "bits": 3}, "bits is 3"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'"),
         ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "format is 'marlin-24'"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, r"a block of \[128\]"),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}, "pack-quantized"),
     ],
 )
@@ -244,4 +247,12 @@ def test_group_numbers_are_checked(tmp_path: Path) -> None:
     tensors["g_idx"][5] = GROUPS
     source = saved_source(tmp_path, settings, tensors)
     with pytest.raises(LoadError, match="g_idx names groups outside"):
+        source.read(f"{NAME}.weight", (OUTPUTS, INPUTS), (slice(None), slice(None)))
+
+
+def test_scales_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    settings, tensors, _ = compressed("int-quantized", "channel")
+    tensors["weight_scale"] = torch.ones(OUTPUTS - 1, 1)
+    source = saved_source(tmp_path, settings, tensors)
+    with pytest.raises(LoadError, match=r"weight_scale has shape \[15, 1\], which does not scale \[16, 64\]"):
         source.read(f"{NAME}.weight", (OUTPUTS, INPUTS), (slice(None), slice(None)))
