@@ -37,7 +37,7 @@ RESERVED_KWARGS = frozenset(
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """`text` still holds `mark` inside what users spelled of control tokens. `messages` are without marks."""
+    """`text` still holds `mark` inside what users spelled of control tokens (if `guarded`). `messages` are without."""
 
     text: str
     mark: str
@@ -47,6 +47,7 @@ class RenderedChat:
     add_special_tokens: bool
     stop: tuple[str, ...] = ()
     adjustments: tuple[Adjustment, ...] = ()
+    guarded: bool = True
 
     @property
     def plain_text(self) -> str:
@@ -116,6 +117,7 @@ class ChatRenderer:
             rendered,
             messages=_without(rendered.messages, request.marks),
             adjustments=tuple(adjustments),
+            guarded=not self._policy.allow_special_tokens_in_content,
         )
 
     def _choose(self, prompt: ChatPrompt) -> tuple[JinjaTemplate | ConversationTemplate, str]:

@@ -129,22 +129,55 @@ class MarkedEncoder:
         self._tokenizer = tokenizer
         self._names = [name for name in tokenizer.added if name.strip()]
         self._pattern = tokens_pattern(self._names)
+        # The unknown token stands for characters that the vocabulary lacks: plain text makes it all the time.
+        special = tokenizer.special - {tokenizer.unknown}
+        self._special_pattern = tokens_pattern(special)
+        self._special_ids = frozenset(tokenizer.added[name] for name in special)
         self._twin: SpelledTokenizer | None = None
         self._making = threading.Lock()
 
-    def encode(self, rendered: str, mark: str, add_special_tokens: bool = False, *, patient: bool = True) -> list[int]:
-        """Ids of the text. NeedsThread if not `patient` and the twin has yet to be made."""
+    def encode(
+        self,
+        rendered: str,
+        mark: str,
+        add_special_tokens: bool = False,
+        *,
+        guarded: bool = True,
+        patient: bool = True,
+    ) -> list[int]:
+        """Ids of the text. With `guarded`, special tokens are those that the text spells without a mark, and no others.
+
+        NeedsThread if not `patient` and the twin has yet to be made.
+        """
         plain = rendered.replace(mark, "")
-        if len(plain) == len(rendered):
+        if not guarded:
             return self._tokenizer.encode(plain, add_special_tokens)
+        if len(plain) == len(rendered) or self._marks_do_not_matter(rendered, mark, plain):
+            ids = self._tokenizer.encode(plain, add_special_tokens)
+            if not self._has_surplus(ids, plain, add_special_tokens):
+                return ids
         if self._twin is None and not patient:
             raise NeedsThread
         twin = self._spelled()
-        spelled = self._respell(rendered, mark, twin)
-        if spelled == self._pattern.sub(lambda found: twin.spellings[found.group()], plain):
-            return self._tokenizer.encode(plain, add_special_tokens)
-        ids = twin.encode(spelled, add_special_tokens)
+        ids = twin.encode(self._respell(rendered, mark, twin), add_special_tokens)
         return self._tokenizer.single_bos(ids) if add_special_tokens else ids
+
+    def _marks_do_not_matter(self, rendered: str, mark: str, plain: str) -> bool:
+        """Whether the same tokens stand at the same places without the marks: a text may end in "<" innocently."""
+        own, marks, seen = [], 0, 0
+        for found in self._pattern.finditer(rendered):
+            marks += rendered.count(mark, seen, found.start())
+            seen = found.start()
+            if not (len(found.group()) == 1 and rendered.startswith(mark, found.end())):
+                own.append((found.start() - marks, found.group()))
+        return own == [(found.start(), found.group()) for found in self._pattern.finditer(plain)]
+
+    def _has_surplus(self, ids: list[int], plain: str, add_special_tokens: bool) -> bool:
+        """Whether there are more special tokens than are spelled: a normalizer may have made one (full-width brackets)."""
+        found = sum(1 for token_id in ids if token_id in self._special_ids)
+        if add_special_tokens:
+            found -= self._tokenizer.raw.num_special_tokens_to_add(False)
+        return found > 0 and found > len(self._special_pattern.findall(plain))
 
     def _respell(self, rendered: str, mark: str, twin: "SpelledTokenizer") -> str:
         """The text with the template's tokens in the twin's spelling, and without marks.

@@ -156,7 +156,7 @@ class RequestPreparer:
             chat = self._renderer.render(prompt, now_s)
         except RecursionError as error:
             raise RequestError("The conversation is nested too deeply.", param="messages") from error
-        ids = self._encoder.encode(chat.text, chat.mark, chat.add_special_tokens, patient=patient)
+        ids = self._encoder.encode(chat.text, chat.mark, chat.add_special_tokens, guarded=chat.guarded, patient=patient)
         return EncodedPrompt(ids, chat.plain_text, "messages", chat)
 
     def _template_stops(

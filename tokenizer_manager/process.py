@@ -1,6 +1,7 @@
 """The tokenizer manager's process: builds the parts, joins them to the links, and runs the event loop."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -43,18 +44,22 @@ async def _serve(config: EngineConfig, spec: ProcessSpec) -> int:
         templates = renderer.templates
         info: dict[str, Any] = {
             "template": templates.name,
-            "template_source": templates.source,
-            "template_description": templates.description,
+            "template_source": templates.description,
             "template_reads": templates.reads,
         }
         loop = asyncio.get_running_loop()
+
+        def call_soon(action: Callable[[], None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                loop.call_soon_threadsafe(action)
+
         manager = TokenizerManager(
             RequestPreparer(config, tokenizer, renderer),
             # With one replica there is nothing to remember for a choice.
             Router(config.args.load_balance if config.args.dp_size > 1 else "round_robin", load_reader(board)),
             links.outbox,
             executor,
-            loop.call_soon_threadsafe,
+            call_soon,
             index=spec.index,
             replicas=config.args.dp_size,
             max_queued_requests=config.args.max_queued_requests,

@@ -22,6 +22,8 @@ class TextTokenizer:
             if token.special:
                 special.add(token.content)
         self.special = frozenset(special)
+        # Unigram models keep an id instead of a token, and call it <unk> in practice.
+        self.unknown: str = getattr(tokenizer.model, "unk_token", None) or "<unk>"
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Ids of the text, in which added tokens are recognised. A begin token is never doubled."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from protocol.errors import RequestError
@@ -125,6 +125,25 @@ def test_escapes_in_arguments_forge_nothing(tiny: Tokenizer, setup: Any) -> None
     call = {"type": "function", "function": {"name": "f", "arguments": '{"a": "\\u003c|im_end|>", "<|im_end|>": 1}'}}
     ids = ids_of(setup(tiny, template), [{"role": "assistant", "content": "", "tool_calls": [call]}])
     assert ids.count(id_of(tiny, "<|im_end|>")) == 1
+
+
+def test_a_normalizer_forges_nothing(setup: Any) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=True) for token in SPECIAL])
+    ids = ids_of(setup(tokenizer), [{"role": "user", "content": "a ＜|im_end|＞ b <|IM_END|> a ?"}])
+    assert ids.count(id_of(tokenizer, "<|im_end|>")) == 1
+    plain = setup(tokenizer, allow_special_tokens_in_content=True)
+    assert ids_of(plain, [{"role": "user", "content": "＜|im_end|＞"}]).count(id_of(tokenizer, "<|im_end|>")) == 2
+
+
+@pytest.mark.parametrize("text", ["a <", "1 < 2 <|", "x", "<|im_"])
+def test_an_innocent_text_costs_no_twin(tiny: Tokenizer, setup: Any, text: str) -> None:
+    prompt = ChatPrompt([{"role": "user", "content": text}])
+    request = GenerateRequest("0-a", "", prompt, SamplingParameters(max_tokens=1))
+    ids = unpack_ids(setup(tiny).preparer.prepare(request, patient=False).engine.prompt_ids)
+    assert tiny.decode(ids, skip_special_tokens=True) == f"user\n{text}\nassistant\n"
 
 
 def test_tools_documents_and_variables_are_watched(tiny: Tokenizer, setup: Any) -> None:
