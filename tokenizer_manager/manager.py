@@ -104,7 +104,8 @@ class TokenizerManager:
             self._dispatcher.retry()
 
     def peer_down(self, peer: Peer) -> None:
-        if peer.role == "scheduler":
+        """After the outbox has heard it: news of an older incarnation leaves the newer one's socket alone."""
+        if peer.role == "scheduler" and peer.index not in self._outbox.peers("scheduler"):
             self._router.down(peer.index)
 
     def tick(self) -> None:

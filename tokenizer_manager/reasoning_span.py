@@ -12,10 +12,18 @@ def reasoning_span(
     if not reasoning.open.strip() or not reasoning.close.strip():
         return None
     return ReasoningSpan(
-        open_ids=tuple(tokenizer.encode(reasoning.open)),
-        close_ids=tuple(tokenizer.encode(reasoning.close)),
+        open_ids=_marker_ids(reasoning.open, tokenizer),
+        close_ids=_marker_ids(reasoning.close, tokenizer),
         prompt_opened=prompt_opens(reasoning, prompt, rendered),
     )
+
+
+def _marker_ids(marker: str, tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """The marker's ids inside a text: at the start of one, SentencePiece would put a blank before it."""
+    before, ids = tokenizer.encode("\n"), tokenizer.encode("\n" + marker)
+    if before and ids[: len(before)] == before:
+        return tuple(ids[len(before) :])
+    return tuple(tokenizer.encode(marker))
 
 
 def prompt_opens(reasoning: ReasoningFormat, prompt: Prompt, rendered: str) -> bool:

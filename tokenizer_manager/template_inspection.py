@@ -93,6 +93,9 @@ class _ContentUse:
             return node.attr == "content"
         if isinstance(node, nodes.Getitem):
             return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+        if isinstance(node, nodes.Call):
+            getter = isinstance(node.node, nodes.Getattr) and node.node.attr == "get"
+            return getter and bool(node.args) and getattr(node.args[0], "value", None) == "content"
         if isinstance(node, nodes.Name):
             return node.name in self._aliases
         if isinstance(node, nodes.Filter):

@@ -241,6 +241,7 @@ def test_a_peek_goes_to_one_replica(tiny: Tokenizer, setup: Any, new_outbox: Any
     peek = PeekCache("0-p", 0, pack_ids([1]))
     desk.manager.handle(peek)
     assert [(role, message) for role, _, message in desk.outbox.sent] == [("scheduler", peek)]
+    desk.outbox.up["scheduler"] = []
     for replica in (0, 1):
         desk.manager.peer_down(Peer("scheduler", replica, 0, ""))
     desk.manager.handle(peek)
@@ -274,6 +275,10 @@ def test_a_replica_that_never_was_is_refused(desk: Desk) -> None:
 
 def test_requests_wait_while_the_scheduler_restarts(desk: Desk) -> None:
     peer = Peer("scheduler", 0, 1, "")
+    desk.manager.peer_down(Peer("scheduler", 0, 0, ""))  # late news: its successor is up already
+    desk.generate(request_id="0-before")
+    assert [request.request_id for request in desk.engine] == ["0-before"]
+    desk.outbox.sent.clear()
     desk.outbox.up["scheduler"] = []
     desk.manager.peer_down(peer)
     desk.generate()

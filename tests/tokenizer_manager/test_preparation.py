@@ -222,6 +222,16 @@ def test_the_prompts_end_shows_whether_reasoning_is_open(
         assert prepare(prompt, reasoning=reasoning).reasoning_span == span
 
 
+def test_markers_of_several_tokens_are_those_inside_a_text(llama_like: Tokenizer, setup: Any) -> None:
+    reasoning = ReasoningFormat("[think]", "[/think]")
+    engine = setup(llama_like).preparer.prepare(request(HI, reasoning=reasoning)).engine
+    span = engine.reasoning_span
+    assert span is not None
+    inside = llama_like.encode("a\n[think]so[/think]", add_special_tokens=False).ids
+    assert len(span.open_ids) > 1
+    assert any(tuple(inside[at : at + len(span.open_ids)]) == span.open_ids for at in range(len(inside)))
+
+
 @pytest.mark.parametrize(
     ("half", "opened"), [("<think>so far", True), ("<think>x</think>The", False), ("The answer", False)]
 )

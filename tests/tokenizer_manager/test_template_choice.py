@@ -81,6 +81,8 @@ def test_a_start_that_cannot_be(choose: Any, flag: str, own: Any) -> None:
         ("{% if m.content is string %}{% else %}{% for p in m.content %}{% endfor %}{% endif %}", True, True, False),
         ("{% macro f(c) %}{% for p in c %}{% endfor %}{% endmacro %}{{ f(m.content) }}", True, False, False),
         ("{% macro f(c) %}{% for p in c %}{% endfor %}{% endmacro %}{{ f(c=m.content) }}", True, False, False),
+        ("{% set c = m.get('content') %}{% for p in c %}{% endfor %}", True, False, False),
+        ("{{ m.get('contents')[0].text }}", False, True, False),
         ("{{ m.content[0].text }}", True, False, False),
         ("{{ m['content'][0]['text'] }}", True, False, False),
         ("{{ m.content[0] }}", False, True, False),
