@@ -37,6 +37,7 @@ def build_server(app: ASGIApp, args: ServerArgs) -> Server:
             lifespan="off",
             ws="none",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=True,
