@@ -17,11 +17,16 @@ def pack_ids(ids: Iterable[int]) -> bytes:
 
 def unpack_ids(data: bytes) -> list[int]:
     """The ids of `pack_ids`; ValueError if the length is not a multiple of four."""
+    return unpack_array(data).tolist()
+
+
+def unpack_array(data: bytes) -> "array[int]":
+    """As `unpack_ids`, without an object per id: for ids that are kept rather than looked at."""
     values = array("i")
     values.frombytes(data)
     if sys.byteorder == "big":
         values.byteswap()
-    return values.tolist()
+    return values
 
 
 def count_ids(data: bytes) -> int:

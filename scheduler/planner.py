@@ -235,7 +235,7 @@ class Planner:
     def _secure(self, sequence: Sequence, count: int, step: int) -> bool:
         """Gets the choice `count` pages, by retraction if it must be; False if it has to sit this step out."""
         while not self.memory.grow(sequence, count):
-            if any(other.recalled for other in self.running):
+            if any(other.recalled or other.state is State.FINISHED for other in self.running):
                 return False  # pages come back when the steps in flight are collected
             victim = self._victim()
             if victim is None:
@@ -250,7 +250,7 @@ class Planner:
 
     def _victim(self) -> Sequence | None:
         """Who is retracted next: lowest priority, then youngest; never a probe, never the first of all."""
-        ordinary = [sequence for sequence in self.running if sequence.rank[0] and not sequence.recalled]
+        ordinary = [s for s in self.running if s.rank[0] and not s.recalled and s.state is not State.FINISHED]
         if len(ordinary) < 2:
             return None
         return max(ordinary, key=lambda sequence: (-sequence.lent_priority, sequence.rank[2:]))

@@ -4,7 +4,7 @@ import enum
 import sys
 from array import array
 
-from protocol.ids import pack_ids, unpack_ids
+from protocol.ids import pack_ids, unpack_array
 from protocol.outputs import IdLogprobs
 from protocol.requests import Adjustment, EngineRequest
 from scheduler.grammar.interface import GrammarState
@@ -144,13 +144,12 @@ class Sequence:
         self.rank: Rank = (*rank[:-1], index)
         self.lent_priority = -rank[1]
         self.state = State.COMPILING
-        prompt = unpack_ids(message.prompt_ids)
-        self.tokens = array("i", prompt)
-        self.prompt_length = len(prompt)
-        self.tokens.extend(unpack_ids(output))
+        self.tokens = unpack_array(message.prompt_ids)
+        self.prompt_length = len(self.tokens)
+        self.tokens.extend(unpack_array(output))
         wanted = message.sampling.max_tokens
-        room = context_length - len(prompt)
-        self.end_length = len(prompt) + (room if wanted is None else min(wanted, room))
+        room = context_length - self.prompt_length
+        self.end_length = self.prompt_length + (room if wanted is None else min(wanted, room))
         span = message.reasoning_span
         free = message.sampling.grammar is None
         self.reasoning = ReasoningTracker(span, reopens=free) if span is not None else None

@@ -67,8 +67,9 @@ def expected_constrained(
     steps: list[list[int]] | None = None,
     span: ReasoningSpan | None = None,
     budget: int | None = None,
+    endless: bool = False,
 ) -> list[int]:
-    """What an undisturbed run answers under a grammar of fixed steps and a thinking budget."""
+    """What an undisturbed run answers under a grammar of fixed steps and a thinking budget; `endless`: ignore_eos."""
     ids, mandatory = list(prompt), list[int]()
     grammar = None if steps is None else StepGrammar(steps, (EOS,))
     tracker = None if span is None else ReasoningTracker(span, reopens=grammar is None)
@@ -86,7 +87,7 @@ def expected_constrained(
             assert grammar.accept(ids[-1:])
         if tracker is not None:
             tracker.feed(ids[-1])
-        if ids[-1] == EOS:
+        if ids[-1] == EOS and (grammar is not None or not endless):
             break
     return ids[len(prompt) :]
 
@@ -352,6 +353,7 @@ class Bench:
         self.config = config or make_config()
         self.executor = executor or FakeExecutor(late=self.config.lookahead > 0)
         self.grammar = FakeGrammarBackend(slow_masks)
+        self.grammar_start_error: Exception | None = None
         self.now = 1000.0
         self.sent: list[tuple[int, object]] = []
         self.answers: dict[tuple[str, int, int], Answer] = {}
@@ -413,7 +415,10 @@ class Bench:
 
     def _backend(self) -> "Future[GrammarBackend]":
         future: Future[GrammarBackend] = Future()
-        future.set_result(self.grammar)
+        if self.grammar_start_error is not None:
+            future.set_exception(self.grammar_start_error)
+        else:
+            future.set_result(self.grammar)
         return future
 
     def _receive(self, detokenizer: int, message: msgspec.Struct) -> bool:

@@ -144,6 +144,19 @@ def test_a_grammar_that_does_not_compile_is_a_refusal_before_admission() -> None
     assert bench.refused["0-a"].error.status == 400 and not bench.admitted
 
 
+def test_a_backend_that_does_not_start_fails_its_requests_and_is_tried_again() -> None:
+    bench = make_bench()
+    bench.grammar_start_error = ImportError("no xgrammar here")
+    bench.submit("0-a", PROMPT, sampling=GRAMMAR)
+    bench.submit("0-free", PROMPT)
+    bench.run()
+    assert "no xgrammar here" in bench.refused["0-a"].error.message and bench.answer("0-free").finish
+    bench.grammar_start_error = None
+    bench.submit("0-b", PROMPT, sampling=GRAMMAR)
+    bench.run()
+    assert bench.answer("0-b").ids[-1] == EOS
+
+
 def test_an_abort_while_compiling_cancels_and_refuses() -> None:
     bench = make_bench()
     bench.grammar.hold = True

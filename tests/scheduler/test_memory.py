@@ -97,7 +97,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(STEPS)
 def test_the_tree_is_a_set_of_prefixes(steps: list[tuple[object, ...]]) -> None:
     model = TreeModel()

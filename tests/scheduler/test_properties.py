@@ -34,6 +34,11 @@ class Wanted:
     logprobs: bool
     suspect: bool
     salted: bool
+    endless: bool
+
+    @property
+    def ends_late(self) -> bool:
+        return self.endless and not self.grammar
 
     @property
     def prompt(self) -> list[int]:
@@ -47,6 +52,7 @@ class Wanted:
             STEPS if self.grammar else None,
             SPAN if self.span else None,
             self.budget if self.span else None,
+            self.endless,
         )
 
 
@@ -64,6 +70,7 @@ REQUESTS = st.builds(
     logprobs=st.booleans(),
     suspect=st.sampled_from([False] * 9 + [True]),
     salted=st.booleans(),
+    endless=st.booleans(),
 )
 ACTIONS = st.lists(
     st.one_of(
@@ -121,6 +128,7 @@ class Life:
         sampling = SamplingParameters(
             grammar=GrammarSpec("regex", TEXT) if wanted.grammar else None,
             thinking_budget=wanted.budget,
+            ignore_eos=wanted.endless,
             logprobs=0 if wanted.logprobs else None,
         )
         progress = [
@@ -186,10 +194,12 @@ class Life:
                     for attempt in range(self.attempts[number] + 1)
                     if (answer := self.bench.answer(f"0-{number}", index, attempt)).finish
                 ]
-                assert [finish.reason for finish in finishes] == ["stop" if ids[-1] == EOS else "length"]
+                assert [finish.reason for finish in finishes] == [
+                    "stop" if ids[-1] == EOS and not wanted.ends_late else "length"
+                ]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     actions=ACTIONS,
     lookahead=st.integers(0, 1),
@@ -222,7 +232,7 @@ def random_wanted(rng: random.Random) -> Wanted:
     return Wanted(
         preamble=rng.randrange(3),
         tail=tuple(rng.randrange(4) for _ in range(rng.randint(1, 9))),
-        max_tokens=rng.randint(1, 30),
+        max_tokens=rng.choice([3, 10, 40, 50]),
         n=rng.choice([1, 1, 1, 3]),
         seed=rng.randrange(6),
         priority=rng.randrange(4),
@@ -232,10 +242,11 @@ def random_wanted(rng: random.Random) -> Wanted:
         logprobs=rng.random() < 0.2,
         suspect=rng.random() < 0.05,
         salted=rng.random() < 0.3,
+        endless=rng.random() < 0.5,
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_long_random_lives(seed: int) -> None:
     """A hundred requests each, under pressure for rows and pages all the time."""
     rng = random.Random(seed)
@@ -244,6 +255,7 @@ def test_long_random_lives(seed: int) -> None:
     config = make_config(lookahead, schedule_policy=policy, disable_radix_cache=rng.random() < 0.2)
     executor = FakeExecutor(rng.randint(22, 60), rng.randint(3, 9), late=lookahead > 0)
     life = Life(Bench(config, executor, slow_masks=rng.choice([0, 0, 2])))
+    life.bench.scheduler.planner.reserve.ratio = 0.0
     while len(life.wanted) < 100:
         action = rng.choices(["submit", "turns", "abort", "stop", "again", "flush"], [10, 10, 1, 1, 1, 0.2])[0]
         values: dict[str, object] = {"submit": random_wanted(rng), "turns": rng.randint(1, 6)}
@@ -251,3 +263,5 @@ def test_long_random_lives(seed: int) -> None:
     life.bench.run()
     life.check_answers()
     assert executor.most_in_flight == lookahead + 1
+    if seed == 3:
+        assert life.bench.scheduler.planner.retractions > 10, "these lives are meant to be hard"
