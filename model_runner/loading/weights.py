@@ -59,13 +59,8 @@ class Weights:
     def read(self, name: str, shape: tuple[int, ...], region: Region | None = None) -> torch.Tensor:
         """A region (default: all) of a tensor that must have `shape`, as the source gives it."""
         full = self.prefix + name
-        source = self.state.source
-        found = source.shape(full, shape)
-        if found != shape:
-            raise LoadError(
-                f"tensor {full} has shape {list(found)}, but the model's configuration asks for {list(shape)}"
-            )
-        data = source.read(full, shape, region or tuple(slice(None) for _ in shape))
+        self._check(full, shape)
+        data = self.state.source.read(full, shape, region or tuple(slice(None) for _ in shape))
         self._note(full)
         return data
 
@@ -83,6 +78,8 @@ class Weights:
         """Row blocks of several [rows, columns] tensors as one weight on the device, read one block at a time."""
         blocks = list(parts)
         width = len(range(*column_region.indices(columns)))
+        for block in blocks:  # before anything is allocated: sizes in a configuration may be wild
+            self._check(self.prefix + block.name, (block.rows, columns))
         total = sum(block.taken for block in blocks)
         made = torch.empty(total, width, dtype=self.state.dtype, device=self.state.device)
         most = max(1, ELEMENTS_AT_ONCE // columns)
@@ -113,6 +110,13 @@ class Weights:
         self.state.weight_bytes += made.nbytes
         return made
 
+    def _check(self, full: str, shape: tuple[int, ...]) -> None:
+        found = self.state.source.shape(full, shape)
+        if found != shape:
+            raise LoadError(
+                f"tensor {full} has shape {list(found)}, but the model's configuration asks for {list(shape)}"
+            )
+
     def _note(self, full: str) -> None:
         state = self.state
         if full in state.read_names:
@@ -121,7 +125,8 @@ class Weights:
         state.done_bytes += state.source.stored_bytes(full)
         if state.on_progress is not None:
             total = max(state.source.total_bytes, state.done_bytes)
-            state.on_progress("loading weights", state.done_bytes, total)
+            if total:  # random weights have no size to speak of
+                state.on_progress("loading weights", state.done_bytes, total)
 
 
 @dataclass(frozen=True)

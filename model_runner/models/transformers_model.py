@@ -122,6 +122,7 @@ def load_transformers_model(
             )
     _check(name, settings.get_text_config(), config.model.context_length)
     register()
+    transformers.utils.logging.disable_progress_bar()  # start-up has a bar of its own
     logger.info("%s runs on transformers' own modelling code over paged attention", name)
     if on_progress is not None:
         on_progress("loading weights", 0, 1)
@@ -138,7 +139,7 @@ def load_transformers_model(
         raise LoadError(f"transformers can't load {config.model.path}: {error}") from error
     if on_progress is not None:
         on_progress("loading weights", 1, 1)
-    return TransformersModel(module.eval().to(device), device, dtype)
+    return TransformersModel(module.eval().requires_grad_(False).to(device), device, dtype)
 
 
 def _settings(config: EngineConfig) -> Any:
