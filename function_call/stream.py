@@ -70,6 +70,12 @@ class OutputParser:
         """Whole calls so far."""
         return self._session.completed if self._session else 0
 
+    @property
+    def work(self) -> int:
+        """Characters that the readers have looked at, for the test that this grows with the text and no faster."""
+        readers = [part.reader for part in (self._session, self._split) if part is not None]
+        return sum(reader.work for reader in readers)
+
     def finish_reason(self, reason: str) -> str:
         """The reason for the client, after `finish`: `tool_calls` if the answer ended by itself and made calls."""
         return "tool_calls" if reason == "stop" and self.calls else reason

@@ -2,7 +2,7 @@
 
 from function_call.machinery.arguments import ValueStyle
 from function_call.machinery.blocks import Layout, read_text
-from function_call.machinery.format import Parse, ToolFormat
+from function_call.machinery.format import STRINGS_GROW, Parse, ToolFormat
 from function_call.machinery.json_calls import CallShape, read_calls
 from function_call.machinery.reader import Markers, Step
 from function_call.machinery.session import Session
@@ -126,6 +126,7 @@ KEY_VALUE_TAGS = (
         "GLM-4.5, 4.6 and their V variants",
         aliases=("glm",),
         wire=GLM_WIRE,
+        streaming=STRINGS_GROW,
         quirks="newlines between tags are optional; an undeclared parameter is JSON if it reads as JSON",
         detect=(("<arg_key>", "<arg_value>"),),
     ),
@@ -135,6 +136,7 @@ KEY_VALUE_TAGS = (
         GLM_MARKERS,
         "GLM-4.7, GLM-5",
         wire=Wire(begin="<tool_call>{name}", end="</tool_call>", style="glm_xml", trigger="<tool_call>"),
+        streaming=STRINGS_GROW,
         quirks="as glm45, nothing between the tags",
     ),
     ToolFormat(
@@ -143,6 +145,7 @@ KEY_VALUE_TAGS = (
         GLM_MARKERS,
         "Ling 3, Ring 3",
         wire=GLM_WIRE,
+        streaming=STRINGS_GROW,
         quirks="as glm45; the newline after the name is optional",
     ),
     ToolFormat(
@@ -151,6 +154,7 @@ KEY_VALUE_TAGS = (
         GLM_MARKERS,
         "poolside Laguna",
         wire=GLM_WIRE,
+        streaming=STRINGS_GROW,
         quirks="one newline at each end of a value is framing; a key without value is dropped; text after a call is dropped",
     ),
     ToolFormat(
@@ -160,6 +164,7 @@ KEY_VALUE_TAGS = (
         "Spark 2.5",
         aliases=("spark3",),
         wire=GLM_WIRE,
+        streaming=STRINGS_GROW,
         quirks="no newline between key and value",
     ),
     ToolFormat(
@@ -169,6 +174,7 @@ KEY_VALUE_TAGS = (
         "Hunyuan HY-3",
         aliases=("hy_v3",),
         wire=hunyuan_wire(""),
+        streaming=STRINGS_GROW,
         quirks="the group's end is optional; vocabularies with suffixed markers: `hunyuan-opensource`",
         detect=(("<tool_sep>",),),
     ),
@@ -178,6 +184,7 @@ KEY_VALUE_TAGS = (
         hunyuan_markers(":opensource"),
         "Hunyuan HY-3 with suffixed markers",
         wire=hunyuan_wire(":opensource"),
+        streaming=STRINGS_GROW,
         quirks="every marker ends in `:opensource>`",
         detect=(("<tool_sep:opensource>",),),
     ),
@@ -206,6 +213,7 @@ KEY_VALUE_TAGS = (
             close="</ifm|tool_calls>",
             trigger="<ifm|tool_calls>",
         ),
+        streaming=STRINGS_GROW,
         quirks="two dialects, tags and JSON; the declared type wins over the written one",
         detect=(("<ifm|tool_calls>",),),
     ),
@@ -222,6 +230,7 @@ KEY_VALUE_TAGS = (
             separator="\n",
             trigger="<|tool_call:start|>",
         ),
+        streaming=STRINGS_GROW,
         quirks="a repeated key keeps its first value; missing ends are forgiven; text after the first call is dropped",
         detect=(("<|tool_call:start|>",),),
     ),

@@ -2,7 +2,7 @@
 
 from function_call.machinery.arguments import ValueStyle
 from function_call.machinery.blocks import Layout, close_call, read_text
-from function_call.machinery.format import Parse, ToolFormat
+from function_call.machinery.format import STRINGS_GROW, Parse, ToolFormat
 from function_call.machinery.json_calls import CallShape, read_calls
 from function_call.machinery.reader import CutShort, Markers, Step, Unreadable
 from function_call.machinery.session import Session
@@ -141,6 +141,7 @@ XML_ELEMENTS = (
         "Qwen3-Coder, Qwen3.5, Qwen3.6, Nemotron 3",
         aliases=("qwen3_xml",),
         wire=QWEN_WIRE,
+        streaming=STRINGS_GROW,
         quirks="one newline at each end of a value is framing; missing wrappers and ends are forgiven",
         detect=(("<function=", "<parameter=", "<tool_call>"),),
     ),
@@ -150,6 +151,7 @@ XML_ELEMENTS = (
         QWEN_MARKERS,
         "Step-3.5-Flash, Step-3.7-Flash",
         wire=QWEN_WIRE,
+        streaming=STRINGS_GROW,
         quirks="as qwen3_coder; Python's True, False and None",
     ),
     ToolFormat(
@@ -158,6 +160,7 @@ XML_ELEMENTS = (
         QWEN_MARKERS,
         "MiMo-V2",
         wire=QWEN_WIRE,
+        streaming=STRINGS_GROW,
         quirks="values are not on lines of their own; HTML entities are decoded",
     ),
     ToolFormat(
@@ -172,6 +175,7 @@ XML_ELEMENTS = (
             separator="\n",
             trigger="<seed:tool_call>\n<function=",
         ),
+        streaming=STRINGS_GROW,
         quirks="values are Python's str() of the argument",
         detect=(("<seed:tool_call>",),),
     ),
@@ -182,6 +186,7 @@ XML_ELEMENTS = (
         "DeepSeek V3.2, V3.2-Speciale",
         aliases=("deepseek_v32",),
         wire=marked_wire("｜DSML｜", "function_calls"),
+        streaming=STRINGS_GROW,
         quirks="an attribute says which values are text; tags without the mark and JSON bodies are read",
         detect=(("｜DSML｜", "function_calls"),),
     ),
@@ -192,6 +197,7 @@ XML_ELEMENTS = (
         "DeepSeek V4",
         aliases=("deepseek_v4",),
         wire=marked_wire("｜DSML｜", "tool_calls"),
+        streaming=STRINGS_GROW,
         quirks="as deepseekv32; nothing is a call inside a code fence",
         detect=(("｜DSML｜", "tool_calls"),),
     ),
@@ -209,6 +215,7 @@ XML_ELEMENTS = (
             close="</｜GCML｜tool_calls>",
             trigger="<｜GCML｜tool_calls>",
         ),
+        streaming=STRINGS_GROW,
         quirks="as deepseekv32 with another mark; end-of-turn markers are removed",
         detect=(("｜GCML｜",),),
     ),
@@ -226,6 +233,7 @@ XML_ELEMENTS = (
             close="</minimax:tool_call>",
             trigger="<minimax:tool_call>",
         ),
+        streaming=STRINGS_GROW,
         quirks="quotes of names are optional",
         detect=(("<minimax:tool_call>",),),
     ),
@@ -243,6 +251,7 @@ XML_ELEMENTS = (
             close="</dots_function_call>",
             trigger="<dots_function_call>",
         ),
+        streaming=STRINGS_GROW,
         quirks="elements or one JSON object; values are trimmed",
         detect=(("<dots_function_call>",),),
     ),
@@ -259,6 +268,7 @@ XML_ELEMENTS = (
             separator="\n",
             trigger="<function name=",
         ),
+        streaming=STRINGS_GROW,
         quirks="entities and CDATA; attributes without their space are forgiven",
         detect=(("<function name=", "<param name="),),
     ),
@@ -276,6 +286,7 @@ XML_ELEMENTS = (
             close="<｜tool_calls_end｜>",
             trigger="<｜tool_calls_begin｜>",
         ),
+        streaming=STRINGS_GROW,
         quirks="values are trimmed; empty bodies are calls without arguments",
         detect=(("<｜tool_calls_begin｜>", "steptml"),),
     ),

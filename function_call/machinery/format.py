@@ -7,6 +7,7 @@ from function_call.machinery.reader import Step
 from function_call.machinery.session import IdStyle, Session
 from function_call.machinery.wire import Wire
 
+STRINGS_GROW = "strings as they grow, other values when they close"
 Parse = Callable[[Session], Step[None]]
 
 

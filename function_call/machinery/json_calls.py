@@ -11,8 +11,8 @@ from function_call.machinery.session import Session
 
 @dataclass(frozen=True)
 class CallShape:
-    """Members of the object. Arguments under the first of `arguments` stream; under the others they wait for the end of the
-    object, because the first wins if both stand. `keyed`: the object is `{NAME: arguments}`.
+    """Members of the object. Arguments stream under the first name of `arguments` (the format's own) and under "arguments",
+    which wins if several stand; under another they wait for the end of the object. `keyed`: the object is `{NAME: arguments}`.
 
     `bare`: no marker has announced a call, so the object must look like one: its first member is one of those that calls
     have, and it has arguments or the name of a declared tool.
@@ -165,7 +165,7 @@ class ObjectCall:
             yield from self._reader.drive(JsonWriter(self._session.discard))
 
     def _arguments(self, key: str) -> Step[None]:
-        preferred = self._shape.keyed or key == self._shape.arguments[0]
+        preferred = self._shape.keyed or key in (self._shape.arguments[0], "arguments")
         if self._begun:
             yield from self._reader.drive(JsonWriter(self._session.discard))
         elif preferred and self._name is not None:

@@ -10,6 +10,7 @@ from function_call.machinery.reader import CutShort, Markers, Reader, Step, Unre
 
 RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 TO = Markers("to=")
+LONGEST_HEADER = 1024
 Kind = Literal["reasoning", "content", "call"]
 Write = Callable[[str], None]
 
@@ -94,6 +95,8 @@ class Messages:
         while marker != self.message:
             text, stop = yield from reader.text_until(self._header_stops)
             parts.extend((text, stop))
+            if sum(map(len, parts)) > LONGEST_HEADER:
+                raise Unreadable
             if self.channel and marker == self.channel and not channel:
                 channel = (text.split() or [""])[0]
             marker = stop

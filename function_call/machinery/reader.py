@@ -82,10 +82,10 @@ class Reader:
         self.ended = False
         self.cut = False
         self.work = 0
-        """Characters looked at so far: tests hold it to a multiple of the text's length."""
+        """Characters looked at so far, again and again if need be: tests hold it to a multiple of the text's length."""
 
     def push(self, text: str) -> None:
-        self.work += len(self._text) - self._at + len(text)
+        self.work += len(self._text) - self._at
         self._text = self._text[self._at :] + text
         self._at = 0
 
@@ -111,6 +111,7 @@ class Reader:
         """Consumes up to index `end` of the buffer."""
         text = self._text[self._at : end]
         self._at = end
+        self.work += 1 + len(text)
         if self._record is not None:
             self._record.append(text)
         return text
@@ -178,6 +179,7 @@ class Reader:
         """Consumes the marker that stands here and returns it; "" if none does."""
         while True:
             found = markers.pattern.match(self._text, self._at)
+            self.work += min(len(self._text) - self._at, markers.longest)
             if found:
                 return self.take(found.end())
             if self.ended or len(self._text) - self._at >= markers.longest:
@@ -190,6 +192,7 @@ class Reader:
         """Passes the text before the first marker to `write` as it comes, consumes the marker and returns it; "" at the end."""
         while True:
             found = markers.pattern.search(self._text, self._at)
+            self.work += (found.end() if found else len(self._text)) - self._at
             if found:
                 if found.start() > self._at:
                     write(self.take(found.start()))
@@ -208,6 +211,7 @@ class Reader:
         room = limit + 1
         while True:
             found = markers.pattern.search(self._text, self._at, self._at + room + markers.longest)
+            self.work += min(len(self._text) - self._at, room + markers.longest)
             if found and found.start() - self._at < room:
                 parts.append(self.take(found.start()))
                 return "".join(parts), self.take(found.end())

@@ -104,8 +104,11 @@ class ContentWriter:
         if len(body) < len(text):
             self._blanks.append(text[len(body) :])
 
-    def drop_blanks(self) -> None:
+    def drop_blanks(self) -> str:
+        """What was held, for the case that it has to be given back."""
+        dropped = "".join(self._blanks)
         self._blanks = []
+        return dropped
 
     def release(self) -> None:
         for blanks in self._blanks:
@@ -127,6 +130,7 @@ class Session:
         self._sink = sink
         self._options = options
         self._dropping = False
+        self._blanks_before = ""
 
     def content(self, text: str) -> None:
         self.output.write(text)
@@ -136,7 +140,7 @@ class Session:
 
     def start(self, name: str, model_id: str | None = None) -> None:
         """A call begins; `model_id` is the id that the model itself wrote, if it is fit for use."""
-        self.output.drop_blanks()
+        self._blanks_before = self.output.drop_blanks()
         self.open_name = name
         self._dropping = self._options.drop_unknown and name not in self.tools
         if self._dropping:
@@ -164,9 +168,10 @@ class Session:
             yield from block
         except Unreadable as error:
             begun = self.open_name is not None
+            text = self.reader.recorded()
             if begun:
                 self._close(complete=False)
-            text = self.reader.recorded()
+                text = self._blanks_before + text
             if not (begun and self.reader.cut and isinstance(error, CutShort)):
                 self.content(text)
             return False

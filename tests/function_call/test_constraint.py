@@ -8,7 +8,9 @@ import pytest
 import xgrammar
 
 from function_call.constraint import ToolConstraint, tool_constraint
+from function_call.detection import fitted
 from function_call.events import collect
+from function_call.formats.json_array import JSON_ARRAY
 from function_call.registry import Registry
 from function_call.stream import OutputParser
 from function_call.tool_request import read_tool_request
@@ -124,7 +126,7 @@ def test_what_the_grammar_allows_is_read_back(
     wire = constraint.tool_format.wire
     value_end = wire.element[1] or VALUE_ENDS.get(wire.style, "}")
     read = 0
-    for seed in range(6):
+    for seed in range(3):
         text = walk(matcher(compiler, constraint), value_end, random.Random(seed))
         if text is None:
             continue
@@ -142,3 +144,96 @@ def test_what_the_grammar_allows_is_read_back(
             assert [call.name for call in answer.calls] == ["look"]
         read += 1
     assert read
+
+
+def calls(text: str) -> str:
+    return f'<tool_call>\n{{"name": "ping", "arguments": {{}}}}\n</tool_call>{text}'
+
+
+def test_required_takes_several_calls_unless_they_may_not_be_parallel(
+    registry: Registry, compiler: xgrammar.GrammarCompiler
+) -> None:
+    free = constraint_of(registry, "hermes", [PING], "required")
+    one = constraint_of(registry, "hermes", [PING], "required", parallel_tool_calls=False)
+    assert accepts(compiler, free, calls("\n" + calls(""))) and accepts(compiler, one, calls(""))
+    assert not accepts(compiler, one, calls("\n" + calls("")))
+
+
+def test_named_is_one_call_of_that_tool(registry: Registry, compiler: xgrammar.GrammarCompiler) -> None:
+    named = constraint_of(registry, "hermes", [PING, LOOK], {"type": "function", "function": {"name": "look"}})
+    assert not accepts(compiler, named, calls(""))
+    look = '<tool_call>\n{"name": "look", "arguments": {"what": "x", "count": 1, "where": null}}\n</tool_call>'
+    assert accepts(compiler, named, look)
+    assert not accepts(compiler, named, look + "\n" + look)
+
+
+def test_auto_needs_no_constraint_unless_something_is_to_be_kept(registry: Registry) -> None:
+    assert constraint_of(registry, "hermes", [PING, LOOK], "auto").grammar is None
+    assert constraint_of(registry, "hermes", [PING, LOOK], "none").grammar is None
+
+
+def test_auto_binds_strict_tools_from_the_moment_a_call_begins(
+    registry: Registry, compiler: xgrammar.GrammarCompiler
+) -> None:
+    strict = {"type": "function", "function": {**LOOK["function"], "strict": True}}  # type: ignore[dict-item]
+    auto = constraint_of(registry, "hermes", [PING, strict], "auto")
+    assert accepts(compiler, auto, "It is sunny.")
+    good = '<tool_call>\n{"name": "look", "arguments": {"what": "x", "count": 1}}\n</tool_call>'
+    assert accepts(compiler, auto, "Well. " + good + " and " + calls(" done"))
+    assert not accepts(compiler, auto, good.replace("1", '"one"'))
+    loose = calls("").replace("{}", '{"anything": [1]}')
+    assert accepts(compiler, auto, loose)
+
+
+def test_auto_stops_after_one_call_and_calls_only_what_is_allowed(
+    registry: Registry, compiler: xgrammar.GrammarCompiler
+) -> None:
+    one = constraint_of(registry, "deepseekv31", [PING], "auto", parallel_tool_calls=False)
+    begin, call, end = (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>",
+    )
+    assert accepts(compiler, one, "Hm. " + begin + call + end)
+    assert not accepts(compiler, one, begin + call + call + end)
+    assert not accepts(compiler, one, begin + call + end + " more")
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [LOOK]}}
+    limited = constraint_of(registry, "hermes", [PING, LOOK], allowed)
+    assert accepts(compiler, limited, "Plain.") and not accepts(compiler, limited, calls(""))
+
+
+def test_auto_says_what_it_can_not_keep(registry: Registry) -> None:
+    constraint = constraint_of(registry, "pythonic", [PING], "auto", parallel_tool_calls=False)
+    assert constraint.grammar is None
+    assert [a.field for a in constraint.adjustments] == ["parallel_tool_calls"]
+
+
+def test_newlines_may_stand_between_reasoning_and_the_call(
+    registry: Registry, compiler: xgrammar.GrammarCompiler
+) -> None:
+    request = read_tool_request([PING], "required")
+    assert request is not None
+    constraint = tool_constraint(registry.tool_format("hermes"), request, after_reasoning=True)
+    assert accepts(compiler, constraint, "\n\n" + calls(""))
+
+
+def test_the_generic_array_serves_where_the_format_can_not(
+    registry: Registry, compiler: xgrammar.GrammarCompiler
+) -> None:
+    open_keys: dict[str, Any] = {"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}}
+    for name, tool in (("functiongemma", PING), ("step3", open_keys), ("pythonic", open_keys)):
+        constraint = constraint_of(registry, name, [tool], "required")
+        assert constraint.tool_format is JSON_ARRAY
+        called = "any" if tool is open_keys else "ping"
+        assert accepts(compiler, constraint, f'[{{"name": "{called}", "parameters": {{}}}}]')
+    without = read_tool_request([PING], "required")
+    assert without is not None and tool_constraint(None, without).tool_format is JSON_ARRAY
+
+
+def test_old_mistral_tokenizers_get_the_list(registry: Registry, compiler: xgrammar.GrammarCompiler) -> None:
+    old = fitted(registry, registry.tool_format("mistral"), ["[TOOL_CALLS]"])
+    new = fitted(registry, registry.tool_format("mistral"), ["[TOOL_CALLS]", "[ARGS]"])
+    request = read_tool_request([PING], "required")
+    assert request is not None
+    assert accepts(compiler, tool_constraint(old, request), '[TOOL_CALLS][{"name": "ping", "arguments": {}}]')
+    assert accepts(compiler, tool_constraint(new, request), "[TOOL_CALLS]ping[ARGS]{}")
