@@ -8,7 +8,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from http_frontend.body import read_json
 from http_frontend.contract.kinds import refuse
 from http_frontend.contract.tokens import ABORT
 from http_frontend.front import Front, front_of
@@ -114,7 +113,8 @@ def _schedulers(front: Front) -> list[ProcessStatus]:
 
 
 def _used_tokens(front: Front, status: ProcessStatus) -> int:
-    return (status.total_pages - status.free_pages - status.cached_pages) * front.config.page_size
+    """Tokens of running requests; pages that only the prefix cache holds count as free."""
+    return max(0, status.total_pages - status.free_pages) * front.config.page_size
 
 
 def _load(front: Front, status: ProcessStatus) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _seconds(value: str | None) -> float | None:
 
 async def abort_request(request: Request) -> Response:
     front = front_of(request)
-    fields = ABORT.check(await read_json(request, front.config.args.max_body_bytes), "", front.review(request))
+    fields = ABORT.check(await front.read(request), "", front.review(request))
     rid = fields.get("rid") or fields.get("request_id")
     if not rid and not fields.get("abort_all", False):
         raise RequestError("rid: name a request, or set abort_all", param="rid", code="missing_required_parameter")

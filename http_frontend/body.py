@@ -1,5 +1,6 @@
 """Reading a request's body: size, type, encoding, JSON and depth, each refused with its own status."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -10,11 +11,13 @@ from protocol.errors import RequestError
 MAX_DEPTH = 128
 
 
-async def read_json(request: Request, max_bytes: int, empty: Any = None) -> Any:
-    """The body as JSON. An empty body is `empty` if that is given. RequestError 400, 413 or 415."""
-    raw = await read_bytes(request, max_bytes)
-    if not raw and empty is not None:
-        return empty
+async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
+    """The body as JSON. RequestError 400, 408, 413 or 415."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            raw = await read_bytes(request, max_bytes)
+    except TimeoutError:
+        raise RequestError(f"the body did not arrive within {timeout_s:g} s", status=408, code="body_timeout") from None
     refuse_other_types(request.headers.get("content-type"))
     return parse_json(raw)
 

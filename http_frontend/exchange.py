@@ -20,6 +20,8 @@ class Progress:
 
     ids: bytearray = field(default_factory=bytearray)
     finished: bool = False
+    texts: list[str] = field(default_factory=list)
+    """Only under --log-requests."""
 
 
 class Flight:

@@ -1,5 +1,6 @@
 """What every route of this HTTP process shares: made once, given to the application, closed at the end."""
 
+import logging
 import re
 import time
 import uuid
@@ -23,6 +24,8 @@ from protocol.control import ControlReply, PeerUp
 from protocol.outputs import Admitted, Refused, TextBatch
 from runtime.engine_config import EngineConfig
 from runtime.status_board import StatusBoard
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,15 @@ class Front:
 
     async def accept(self, request: Request, body: Record) -> Call:
         """Reads and checks the body of a generating call."""
-        raw = await read_json(request, self.config.args.max_body_bytes)
+        raw = await self.read(request)
         review = self.review(request)
         fields = body.check(raw, "", review)
         given = fields.get("request_id") or fields.get("rid")
         # A batch may bring a list of ids; those name its requests, not the call.
         client_id = given if isinstance(given, str) else uuid.uuid4().hex
+        if self.config.args.log_requests:
+            # As JSON: a client's text can't forge lines of the log.
+            logger.info("request %s to %s: %s", client_id, request.url.path, msgspec.json.encode(fields).decode())
         model, served_model = self.models.resolve(fields.get("model"), review)
         return Call(
             fields=fields,
@@ -75,6 +81,11 @@ class Front:
             headers={"x-request-id": request_id(request) or client_id},
             fairness_key=request.scope.get("candor.key", ""),
         )
+
+    async def read(self, request: Request) -> Any:
+        """The body as JSON, within the limits of size and time."""
+        args = self.config.args
+        return await read_json(request, args.max_body_bytes, args.slow_client_timeout_s)
 
     def review(self, request: Request) -> Review:
         strict = self.config.args.strict or request.headers.get("x-candor-strict") == "1"

@@ -78,6 +78,7 @@ class Generation(Response):
         try:
             admitted = await exchange.admitted()
             self._review.take(found for one in admitted for found in one.adjustments)
+            self._in_flight.metrics.adjustments.add(len(self._review.adjustments))
             self._form.admit(admitted)
             if self._stream:
                 await self._send_stream(exchange, scope, send)

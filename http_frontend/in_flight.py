@@ -43,7 +43,7 @@ class InFlight:
         self.draining = False
         self._args = config.args
         self._sender = sender
-        self._metrics = metrics
+        self.metrics = metrics
         self._flights: dict[str, Flight] = {}
         self._exchanges: set[Exchange] = set()
         self._parked: dict[str, Flight] = {}
@@ -66,7 +66,7 @@ class InFlight:
                 raise RequestError("request_id: a request with this id is running", param="request_id", code="conflict")
         exchange = Exchange(requests, self._close)
         self._exchanges.add(exchange)
-        self._metrics.running_calls.set(len(self._exchanges))
+        self.metrics.running_calls.set(len(self._exchanges))
         for flight in exchange.flights:
             self._flights[flight.request.request_id] = flight
             self._send(flight)
@@ -95,13 +95,19 @@ class InFlight:
             if progress.finished:
                 continue
             progress.ids += output.ids
+            if self._args.log_requests:
+                progress.texts.append(output.text)
             if output.prompt_logprobs is not None:
                 flight.scored = True
-            self._metrics.on_output(flight.began_s, flight.last_s, now, output)
+            self.metrics.on_output(flight.began_s, flight.last_s, now, output)
             flight.last_s = now
             if output.finish is not None:
                 progress.finished = True
                 flight.unfinished -= 1
+                if self._args.log_requests:
+                    # As JSON: a client's text can't forge lines of the log.
+                    text = msgspec.json.encode("".join(progress.texts)).decode()
+                    logger.info("answer %s[%d] (%s): %s", output.request_id, output.index, output.finish.reason, text)
                 if not flight.unfinished:
                     self._forget(flight)
                 if output.finish.reason == "error":
@@ -115,7 +121,7 @@ class InFlight:
         if flight is None or admitted.attempt != flight.attempt:
             return
         if flight.admitted is None:
-            self._metrics.prompt_tokens.add(admitted.prompt_tokens)
+            self.metrics.prompt_tokens.add(admitted.prompt_tokens)
             flight.admitted = admitted
             flight.exchange.wake()
         else:
@@ -177,7 +183,7 @@ class InFlight:
 
     def _resubmit(self, flight: Flight) -> None:
         flight.attempt += 1
-        self._metrics.resubmitted.add(1)
+        self.metrics.resubmitted.add(1)
         self._send(flight)
 
     # Ends
@@ -226,7 +232,7 @@ class InFlight:
     def _close(self, exchange: Exchange) -> None:
         self._abort_rest(exchange)
         self._exchanges.discard(exchange)
-        self._metrics.running_calls.set(len(self._exchanges))
+        self.metrics.running_calls.set(len(self._exchanges))
 
     def _abort_rest(self, exchange: Exchange) -> None:
         for flight in exchange.flights:

@@ -69,7 +69,7 @@ BOARD_GAUGES = {
     "num_requests_running": ("running", "requests that run in the schedulers"),
     "num_requests_waiting": ("waiting", "requests that wait in the schedulers"),
     "kv_pages_total": ("total_pages", "pages of the KV pool"),
-    "kv_pages_free": ("free_pages", "pages that nobody uses"),
+    "kv_pages_free": ("free_pages", "pages that a request could have, those of the prefix cache included"),
     "kv_pages_cached": ("cached_pages", "pages that the prefix cache holds"),
     "scheduler_steps": ("steps", "steps of the schedulers so far"),
 }

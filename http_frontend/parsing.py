@@ -8,7 +8,6 @@ from starlette.responses import JSONResponse, Response
 from function_call.events import collect
 from function_call.registry import UnknownParser
 from function_call.stream import OutputParser
-from http_frontend.body import read_json
 from http_frontend.contract.kinds import refuse
 from http_frontend.contract.tokens import PARSE_FUNCTION_CALL, SEPARATE_REASONING
 from http_frontend.front import front_of
@@ -16,9 +15,7 @@ from http_frontend.front import front_of
 
 async def parse_function_call(request: Request) -> Response:
     front = front_of(request)
-    fields = PARSE_FUNCTION_CALL.check(
-        await read_json(request, front.config.args.max_body_bytes), "", front.review(request)
-    )
+    fields = PARSE_FUNCTION_CALL.check(await front.read(request), "", front.review(request))
     name = fields.get("tool_call_parser") or front.config.tool_call_parser
     if name is None:
         refuse("tool_call_parser", "is required: the server runs without one", "missing_required_parameter")
@@ -37,9 +34,7 @@ async def parse_function_call(request: Request) -> Response:
 
 async def separate_reasoning(request: Request) -> Response:
     front = front_of(request)
-    fields = SEPARATE_REASONING.check(
-        await read_json(request, front.config.args.max_body_bytes), "", front.review(request)
-    )
+    fields = SEPARATE_REASONING.check(await front.read(request), "", front.review(request))
     name = fields.get("reasoning_parser") or front.config.reasoning_parser
     if name is None:
         refuse("reasoning_parser", "is required: the server runs without one", "missing_required_parameter")

@@ -6,7 +6,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from http_frontend.body import read_json
 from http_frontend.contract.chat import CHAT
 from http_frontend.contract.completions import COMPLETIONS
 from http_frontend.contract.kinds import refuse
@@ -31,7 +30,7 @@ def _answer(body: dict[str, Any], review: Review) -> Response:
 async def tokenize(request: Request) -> Response:
     front = front_of(request)
     review = front.review(request)
-    fields = TOKENIZE.check(await read_json(request, front.config.args.max_body_bytes), "", review)
+    fields = TOKENIZE.check(await front.read(request), "", review)
     _, model = front.models.resolve(fields.get("model"), review)
     given = [name for name in ("prompt", "text", "messages") if name in fields]
     if len(given) != 1:
@@ -66,7 +65,7 @@ async def _tokenize(front: Front, model: str, prompt: Prompt) -> Tokenized:
 async def detokenize(request: Request) -> Response:
     front = front_of(request)
     review = front.review(request)
-    fields = DETOKENIZE.check(await read_json(request, front.config.args.max_body_bytes), "", review)
+    fields = DETOKENIZE.check(await front.read(request), "", review)
     _, model = front.models.resolve(fields.get("model"), review)
     tokens = fields["tokens"]
     single = not tokens or isinstance(tokens[0], int)

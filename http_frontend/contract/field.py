@@ -94,7 +94,7 @@ class Record:
         return schema | ({"required": list(self.required)} if self.required else {})
 
     def describe(self) -> str:
-        return "object {" + ", ".join(field.name for field in self.fields) + "}"
+        return "object"
 
 
 def _nullable(field: Field) -> dict[str, Any]:

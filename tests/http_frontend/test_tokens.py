@@ -85,9 +85,9 @@ def test_model_and_load(served: Served) -> None:
     assert served.call("GET", "/get_model_info").json() == served.call("GET", "/model_info").json()
     served.front.board.slot(3).update(running=2, waiting=3, total_pages=10, free_pages=4, cached_pages=2)
     (row,) = served.call("GET", "/v1/loads").json()["loads"]
-    assert (row["num_running_reqs"], row["num_waiting_reqs"], row["num_used_tokens"]) == (2, 3, 64)
+    assert (row["num_running_reqs"], row["num_waiting_reqs"], row["num_used_tokens"]) == (2, 3, 96)
     assert served.call("GET", "/get_load").json() == [
-        {"dp_rank": 0, "num_reqs": 5, "num_waiting_reqs": 3, "num_tokens": 64}
+        {"dp_rank": 0, "num_reqs": 5, "num_waiting_reqs": 3, "num_tokens": 96}
     ]
     assert served.call("GET", "/version").json() == {"version": "0.1.0"}
 

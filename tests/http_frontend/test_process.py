@@ -1,0 +1,162 @@
+"""A real HTTP worker: its own process, ZeroMQ links, a socket that somebody else has bound."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import zmq
+
+from protocol.control import Drain, Drained, Peer, PeerUp, Ready, Role, Shutdown
+from protocol.ids import pack_ids
+from protocol.links import SupervisorInbox, TokenizerInbox, decoder, encode
+from protocol.outputs import Admitted, Finish, TextBatch, TextOutput
+from protocol.requests import AbortRequest, GenerateRequest
+from runtime.engine_config import ProcessSpec
+from runtime.process import write_start_file
+from runtime.status_board import StatusBoard
+from tests.http_frontend.fakes import chat_body, make_config
+
+WAIT_MS = 60_000
+ROLES: tuple[Role, ...] = ("tokenizer", "scheduler", "detokenizer")
+
+
+class Worker:
+    """The process, and the ring behind it played by the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.board = StatusBoard.create(folder / "board", 2)
+        for slot, role in enumerate(("supervisor", "http")):
+            self.board.slot(slot).claim(role, 0, 0, 1)
+        self.board.slot(0).update(state="ready")
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self.socket.getsockname()
+        endpoints = {name: f"ipc://{folder}/{name}" for name in ("http", "control", "supervisor", "ring")}
+        spec = ProcessSpec(
+            "http", 0, 0, endpoints["http"], endpoints["control"], endpoints["supervisor"], str(folder / "board"), 1,
+            listen_fd=self.socket.fileno(),
+        )  # fmt: skip
+        write_start_file(folder / "start", make_config(folder, slow_client_timeout_s=0.5), spec)
+        self.reports, self.ring = self._bound(endpoints["supervisor"]), self._bound(endpoints["ring"])
+        environment = os.environ | {"CANDOR_SUPERVISOR_PID": str(os.getpid())}
+        command = [sys.executable, "-m", "http_frontend.process", str(folder / "start")]
+        self.process = subprocess.Popen(
+            command, pass_fds=[self.socket.fileno()], env=environment, cwd=Path(__file__).parents[2]
+        )
+        assert isinstance(self.report(), Ready)
+        self.control, self.inbox = self._connected(endpoints["control"]), self._connected(endpoints["http"])
+        for role in ROLES:
+            self.control.send(encode(PeerUp(Peer(role, 0, 0, endpoints["ring"]))))
+
+    def _bound(self, endpoint: str) -> zmq.Socket[Any]:
+        made: zmq.Socket[Any] = self.context.socket(zmq.PULL)
+        made.setsockopt(zmq.RCVTIMEO, WAIT_MS)
+        made.bind(endpoint)
+        return made
+
+    def _connected(self, endpoint: str) -> zmq.Socket[Any]:
+        made: zmq.Socket[Any] = self.context.socket(zmq.PUSH)
+        made.connect(endpoint)
+        return made
+
+    def report(self) -> Any:
+        return decoder(SupervisorInbox).decode(self.reports.recv())
+
+    def next(self, kind: type[Any]) -> Any:
+        """The next message of a kind that reaches the ring."""
+        while True:
+            message = decoder(TokenizerInbox).decode(self.ring.recv())
+            if isinstance(message, kind):
+                return message
+
+    def connect(self, **fields: Any) -> socket.socket:
+        """A client that has sent a chat and reads nothing by itself."""
+        client = socket.create_connection(self.address)
+        body = msgspec.json.encode(chat_body(**fields))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        return client
+
+    def send_text(self, request: GenerateRequest, text: str, place: int, finish: Finish | None = None) -> None:
+        output = TextOutput(request.request_id, request.attempt, 0, text, pack_ids([place]), place + 1, finish)
+        self.inbox.send(encode(TextBatch([output])))
+
+    def close(self) -> None:
+        self.control.send(encode(Shutdown()))
+        try:
+            assert self.process.wait(20) == 0
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.context.destroy(0)
+            self.socket.close()
+            self.board.close()
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    made = Worker(tmp_path_factory.mktemp("http"))
+    yield made
+    made.close()
+
+
+def read_until(client: socket.socket, found: Callable[[bytes], bool]) -> bytes:
+    received = b""
+    while not found(received):
+        assert select.select([client], [], [], WAIT_MS / 1000)[0], received
+        piece = client.recv(65536)
+        assert piece, received
+        received += piece
+    return received
+
+
+def test_tokens_leave_as_they_come(worker: Worker) -> None:
+    with worker.connect(stream=True) as client:
+        request = worker.next(GenerateRequest)
+        assert not select.select([client], [], [], 0)[0], "nothing leaves before admission"
+        worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
+        read_until(client, lambda data: b'"role":"assistant"' in data)
+        worker.send_text(request, "one", 0)
+        read_until(client, lambda data: b'{"content":"one"}' in data)
+        worker.send_text(request, "two", 1, Finish("stop"))
+        read_until(client, lambda data: b"[DONE]" in data)
+
+
+def test_a_client_that_hangs_up_is_aborted(worker: Worker) -> None:
+    for stream in (True, False):
+        with worker.connect(stream=stream):
+            request = worker.next(GenerateRequest)
+        assert worker.next(AbortRequest).request_id == request.request_id
+
+
+def test_a_client_that_reads_nothing_is_cut(worker: Worker) -> None:
+    with worker.connect(stream=True) as client:
+        request = worker.next(GenerateRequest)
+        worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
+        for place in range(64):
+            worker.send_text(request, "x" * 500_000, place)
+        assert worker.next(AbortRequest).request_id == request.request_id
+        client.setblocking(True)
+        with pytest.raises(ConnectionError):
+            while client.recv(1 << 20):
+                pass
+            raise ConnectionError("closed in order, after what was buffered")
+
+
+def test_others_are_served_meanwhile_and_a_drain_ends_with_its_report(worker: Worker) -> None:
+    url = f"http://{worker.address[0]}:{worker.address[1]}"
+    assert httpx.get(url + "/v1/models").status_code == 200
+    assert httpx.get(url + "/nothing").json()["error"]["code"] == "unknown_url"
+    worker.control.send(encode(Drain(time.time() + 30)))
+    assert isinstance(worker.report(), Drained)
+    refused = httpx.post(url + "/v1/chat/completions", json=chat_body())
+    assert refused.status_code == 503 and refused.json()["error"]["code"] == "draining"
