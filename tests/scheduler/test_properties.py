@@ -260,7 +260,7 @@ def test_long_random_lives(seed: int) -> None:
         action = rng.choices(["submit", "turns", "abort", "stop", "again", "flush"], [10, 10, 1, 1, 1, 0.2])[0]
         values: dict[str, object] = {"submit": random_wanted(rng), "turns": rng.randint(1, 6)}
         life.act(action, values.get(action, rng.randrange(1000)))
-    life.bench.run()
+    life.bench.run(20_000)
     life.check_answers()
     assert executor.most_in_flight == lookahead + 1
     if seed == 3:
