@@ -41,7 +41,7 @@ def harmony(session: Session) -> Step[None]:
 
 ATEM_OPEN = Markers("<atem:function_calls>")
 ATEM = Layout(
-    ElementCall(("<atem:parameter",), ("</atem:parameter>",), ("</atem:invoke>",)).read,
+    ElementCall(("<atem:parameter",), ("</atem:parameter>",), ("</atem:invoke>",), doubled_names=True).read,
     opens=("<atem:invoke",),
     group_opens=ATEM_OPEN.all,
     group_closes=("</atem:function_calls>",),

@@ -87,7 +87,7 @@ MINICPM = Layout(
         wrapper=("<arguments>", "</arguments>"),
         style=ValueStyle(trim="blanks", entities=True),
     ).read,
-    opens=("<function name", "<functionname"),
+    opens=("<function name", "<functionname", "<function\u0120name"),
 )
 STEP_CALL = ElementCall(
     ("<steptml:parameter",), ("</steptml:parameter>",), ("</steptml:invoke>",), style=ValueStyle(trim="blanks")

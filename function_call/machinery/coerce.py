@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from function_call.machinery.json_text import number, rewritten
@@ -19,37 +19,42 @@ Schema = Mapping[str, Any]
 
 
 def declared_types(schema: Any, root: Schema) -> frozenset[str]:
-    """The types that a schema admits, local references followed; empty if it declares none."""
-    return frozenset(_types(schema, root, set()))
+    """The types that a schema admits, local references followed; empty if it declares none.
+
+    Each reference is followed once, however often it is named, and without recursion: a schema can't make this take long.
+    """
+    found: set[str] = set()
+    followed: set[str] = set()
+    waiting: list[Any] = [schema]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, Mapping):
+            continue
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            if reference not in followed:
+                followed.add(reference)
+                waiting.append(_resolve(reference, root))
+            continue
+        declared = node.get("type")
+        if isinstance(declared, str):
+            found.add(declared)
+        elif isinstance(declared, list):
+            found.update(name for name in declared if isinstance(name, str))
+        else:
+            branches = [branch for key in ("anyOf", "oneOf", "allOf") for branch in _listed(node.get(key))]
+            waiting.extend(branches)
+            if not branches:
+                found.update(map(_type_of, _listed(node.get("enum", [node["const"]] if "const" in node else []))))
+    return frozenset(found)
 
 
-def _types(schema: Any, root: Schema, seen: set[str]) -> Iterator[str]:
-    """Each reference is followed once, however often it is named: a schema can't make this take long."""
-    if not isinstance(schema, Mapping):
-        return
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        if reference not in seen:
-            seen.add(reference)
-            yield from _types(_resolve(reference, root), root, seen)
-        return
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        yield declared
-        return
-    if isinstance(declared, list):
-        yield from (name for name in declared if isinstance(name, str))
-        return
-    found = False
-    for key in ("anyOf", "oneOf", "allOf"):
-        for branch in schema.get(key) or ():
-            for name in _types(branch, root, seen):
-                found = True
-                yield name
-    if not found:
-        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        for value in values if isinstance(values, list) else ():
-            yield "null" if value is None else TYPE_OF.get(type(value), "string")
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _type_of(value: Any) -> str:
+    return "null" if value is None else TYPE_OF.get(type(value), "string")
 
 
 def _resolve(reference: str, root: Schema) -> Any:

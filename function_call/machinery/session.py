@@ -26,7 +26,7 @@ class ToolSet:
         """From OpenAI tool objects; what is no function tool is left out."""
         schemas: dict[str, Mapping[str, Any]] = {}
         for tool in tools or ():
-            function = tool.get("function")
+            function = tool.get("function") if isinstance(tool, Mapping) else None
             if isinstance(function, Mapping) and isinstance(function.get("name"), str):
                 schema = function.get("parameters")
                 schemas[function["name"]] = schema if isinstance(schema, Mapping) else {}
@@ -131,6 +131,7 @@ class Session:
         self._options = options
         self._dropping = False
         self._blanks_before = ""
+        self._ids: set[str] = set()
 
     def content(self, text: str) -> None:
         self.output.write(text)
@@ -145,7 +146,9 @@ class Session:
         self._dropping = self._options.drop_unknown and name not in self.tools
         if self._dropping:
             return
-        self._sink.add(ToolCallStart(self.calls, model_id or self._new_id(name), name))
+        identifier = model_id if model_id and model_id not in self._ids else self._new_id(name)
+        self._ids.add(identifier)
+        self._sink.add(ToolCallStart(self.calls, identifier, name))
         self.calls += 1
 
     def arguments(self, fragment: str) -> None:
@@ -187,6 +190,8 @@ class Session:
 
     def _new_id(self, name: str) -> str:
         number = self._options.earlier_calls + self.calls
+        while f"functions.{name}:{number}" in self._ids:
+            number += 1
         match self._options.id_style:
             case "kimi_k2":
                 return f"functions.{name}:{number}"

@@ -145,6 +145,8 @@ class ElementCall:
     """An attribute `string="true|false"` says whether a value is text or JSON."""
     json_body: bool = False
     cdata: bool = False
+    doubled_names: bool = False
+    """`look.look` means the declared tool `look`."""
     wrapper: tuple[str, ...] = ()
     """Tags round the parameters that mean nothing."""
     style: ValueStyle = field(default_factory=ValueStyle)
@@ -166,6 +168,9 @@ class ElementCall:
         reader = session.reader
         header, _ = yield from reader.text_until(self._header_end)
         name = tool_name(self._name(header))
+        first, _, second = name.partition(".")
+        if self.doubled_names and first == second and name not in session.tools:
+            name = first
         yield from reader.skip_blanks()
         if self.json_body and (yield from reader.peek()) == "{":
             session.start(name)
@@ -223,6 +228,8 @@ class ElementCall:
             reader.unread(end)
 
 
+BYTE_LEVEL_BLANKS = "\u0120\u010a"
+"""A blank and a newline as byte-level vocabularies write them, where nobody has decoded them."""
 CDATA_OPEN = Markers("<![CDATA[")
 CDATA_CLOSE = Markers("]]>")
 
@@ -233,5 +240,5 @@ def _attributes(header: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for match in ATTRIBUTE.finditer(header):
         key, *values = match.groups()
-        found.setdefault(key or "name", next(value for value in values if value is not None))
+        found.setdefault(key.lstrip(BYTE_LEVEL_BLANKS) or "name", next(value for value in values if value is not None))
     return found

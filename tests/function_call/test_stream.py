@@ -118,6 +118,23 @@ def test_ids_have_the_form_of_the_family(run: Run) -> None:
     assert ids(nameless, "kimi_k2", earlier_calls=7) == ["functions.a:7"]
 
 
+def test_ids_are_unique_even_if_the_model_repeats_its_own(run: Run) -> None:
+    call = "<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    answer = collect(run(["<|tool_calls_section_begin|>" + call * 3], "kimi_k2"))
+    assert [c.id for c in answer.calls] == ["functions.a:0", "functions.a:1", "functions.a:2"]
+    again = collect(run(["[TOOL_CALLS]a[CALL_ID]abcDEF123[ARGS]{}" * 2], "mistral"))
+    assert len({c.id for c in again.calls}) == 2
+
+
+def test_names_and_attributes_that_tokenizers_have_bent(run: Run) -> None:
+    muse = (
+        ' to=write<|message|><atem:function_calls><atem:invoke name="write.write"></atem:invoke></atem:function_calls>'
+    )
+    assert [c.name for c in collect(run([muse], "muse", tools=[WRITE])).calls] == ["write"]
+    glyphs = '<function\u0120name="write"><param\u0120name="text">a</param></function>'
+    assert [c.arguments for c in collect(run([glyphs], "minicpm5", tools=[WRITE])).calls] == ['{"text": "a"}']
+
+
 @pytest.mark.parametrize(
     ("written", "read"),
     [
