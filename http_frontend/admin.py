@@ -178,6 +178,6 @@ async def version(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus text. What only the schedulers know is asked for briefly; a stuck one does not hold the scrape up."""
     front = front_of(request)
-    replies, _ = await front.questions.ask_all("loads", {}, (), LOAD_TIMEOUT_S)
-    bias_bytes = sum(int(reply.payload.get("logit_bias_bytes", 0)) for reply in replies)
-    return Response(front.metrics.text(front.board, bias_bytes), media_type="text/plain; version=0.0.4; charset=utf-8")
+    replies, _ = await front.questions.ask_all("state", {}, (), LOAD_TIMEOUT_S)
+    states = {reply.index: reply.payload for reply in replies if reply.role == "scheduler"}
+    return Response(front.metrics.text(front.board, states), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -73,6 +73,7 @@ class Exchange:
     def __init__(self, requests: list[GenerateRequest], close: Callable[["Exchange"], None]) -> None:
         self.flights = [Flight(request, self, position) for position, request in enumerate(requests)]
         self.failure: ErrorInfo | None = None
+        self.unfinished = len(requests)
         self.writing_since: float | None = None
         self.quiet_since = time.monotonic()
         self.cut: Callable[[], None] | None = None
@@ -105,7 +106,7 @@ class Exchange:
     @property
     def finished(self) -> bool:
         """True once every choice has ended and its end has been taken."""
-        return not self._pending and self.failure is None and all(not flight.unfinished for flight in self.flights)
+        return not self.unfinished and not self._pending and self.failure is None
 
     def deliver(self, position: int, output: TextOutput) -> None:
         self._pending.append((position, output))

@@ -109,6 +109,7 @@ class InFlight:
                     text = msgspec.json.encode("".join(progress.texts)).decode()
                     logger.info("answer %s[%d] (%s): %s", output.request_id, output.index, output.finish.reason, text)
                 if not flight.unfinished:
+                    flight.exchange.unfinished -= 1
                     self._forget(flight)
                 if output.finish.reason == "error":
                     error = output.finish.error or ErrorInfo("generation failed", 500, "server_error", code="failed")

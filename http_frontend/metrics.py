@@ -7,8 +7,9 @@ text is made by prometheus_client from the sums. Files outlive a restarted worke
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -119,10 +120,10 @@ class Metrics:
         """One HTTP call has been answered."""
         self._value(f"call:{endpoint}:{outcome}").add(1)
 
-    def text(self, board: StatusBoard, logit_bias_bytes: int) -> bytes:
-        """The exposition format."""
+    def text(self, board: StatusBoard, states: Mapping[int, Mapping[str, Any]]) -> bytes:
+        """The exposition format. `states` are the schedulers' own words, as far as they answered in time."""
         registry = CollectorRegistry()
-        registry.register(_Collected(list(self._families(board, logit_bias_bytes))))
+        registry.register(_Collected(list(self._families(board, states))))
         return generate_latest(registry)
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ class Metrics:
                 sums = [total + value for total, value in zip(sums, memoryview(data).cast("d"), strict=True)]
         return sums
 
-    def _families(self, board: StatusBoard, logit_bias_bytes: int) -> Iterator[Metric]:
+    def _families(self, board: StatusBoard, states: Mapping[int, Mapping[str, Any]]) -> Iterator[Metric]:
         sums = self._sums()
         model = [self._model]
         for name, text in COUNTERS.items():
@@ -171,9 +172,14 @@ class Metrics:
             for status in schedulers:
                 gauge.add_metric([*model, str(status.index)], float(getattr(status, attribute)))
             yield gauge
-        bias = GaugeMetricFamily(PREFIX + "logit_bias_bytes", "bytes of logit bias matrices", labels=["model_name"])
-        bias.add_metric(model, logit_bias_bytes)
+        labels = ["model_name", "replica"]
+        bias = GaugeMetricFamily(PREFIX + "logit_bias_bytes", "bytes of logit bias matrices", labels=labels)
+        retractions = CounterMetricFamily(PREFIX + "retractions", "requests whose pages were taken back", labels=labels)
+        for replica, state in states.items():
+            bias.add_metric([*model, str(replica)], float(state.get("model_runner", {}).get("logit_bias_bytes", 0)))
+            retractions.add_metric([*model, str(replica)], float(state.get("retractions", 0)))
         yield bias
+        yield retractions
 
 
 class _Collected:

@@ -97,7 +97,7 @@ class FakeRing:
                 if not self.silent:
                     asyncio.get_running_loop().call_later(0.001, self.play, message)
         elif isinstance(message, ControlRequest):
-            payload = {"flushed": True}
+            payload = {"model_runner": {"logit_bias_bytes": 512}}
             self.handle(ControlReply(message.correlation_id, message.worker, "tokenizer", 0))
             self.handle(ControlReply(message.correlation_id, message.worker, "scheduler", 0, payload=payload))
         elif isinstance(message, PeekCache):

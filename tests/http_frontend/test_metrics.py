@@ -35,7 +35,7 @@ def test_a_chat_is_counted(served: Served) -> None:
     assert found[f"candor_time_to_first_token_seconds_count{label}"] == 1
     assert found[f"candor_inter_token_latency_seconds_count{label}"] == 2
     assert found[f"candor_e2e_request_latency_seconds_count{label}"] == 1
-    assert found[f"candor_logit_bias_bytes{label}"] == 0
+    assert found['candor_logit_bias_bytes{model_name="tiny",replica="0"}'] == 512
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M):
         assert kind != "counter" or name.endswith("_total")
 
@@ -47,7 +47,7 @@ def test_workers_are_added_up_and_a_restart_loses_nothing(served: Served) -> Non
         other = Metrics(folder, 1, "tiny")
         other.generation_tokens.add(10)
         other.close()
-    found = samples(served.front.metrics.text(served.front.board, 0).decode())
+    found = samples(served.front.metrics.text(served.front.board, {}).decode())
     assert found['candor_generation_tokens_total{model_name="tiny"}'] == 25
 
 
@@ -55,7 +55,7 @@ def test_workers_are_added_up_and_a_restart_loses_nothing(served: Served) -> Non
 def test_an_observation_falls_into_its_bucket(served: Served, latency_s: float, bucket: str) -> None:
     output = TextOutput("0-a", 0, 0, "x", pack_ids([1]), 2, Finish("stop"))
     served.front.metrics.on_output(1.0, 2.0, 2.0 + latency_s - 1e-12, output)
-    found = samples(served.front.metrics.text(served.front.board, 0).decode())
+    found = samples(served.front.metrics.text(served.front.board, {}).decode())
     counts = {
         name.split('le="')[1].split('"')[0]: value
         for name, value in found.items()
