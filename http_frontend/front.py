@@ -1,5 +1,6 @@
 """What every route of this HTTP process shares: made once, given to the application, closed at the end."""
 
+import functools
 import logging
 import re
 import time
@@ -16,6 +17,7 @@ from http_frontend.contract.field import Record
 from http_frontend.contract.review import Review
 from http_frontend.contract.sampling import ID_PATTERN
 from http_frontend.in_flight import InFlight, Sender
+from http_frontend.last_plan import requests_of_last_plan
 from http_frontend.metrics import Metrics
 from http_frontend.models import ServedModels
 from http_frontend.parsers import Parsers
@@ -54,7 +56,8 @@ class Front:
         self.models = ServedModels(config, self.started_s)
         self.parsers = Parsers(config)
         self.metrics = Metrics(Path(config.run_dir), worker, self.models.names[0])
-        self.in_flight = InFlight(config, worker, sender, self.metrics)
+        last_plan = functools.partial(requests_of_last_plan, board)
+        self.in_flight = InFlight(config, worker, sender, self.metrics, last_plan)
         self.questions = Questions(worker, sender)
         self.template_reads: frozenset[str] | None = None
         """Variables that the chat template in force reads, once a tokenizer manager has said so."""

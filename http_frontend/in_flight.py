@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 import zlib
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -35,14 +36,22 @@ class InFlight:
     """The engine as the protocols see it: `open` requests, read their exchange, close it.
 
     A request is parked while a part of the ring is missing (recovery), and sent when the part is back. With
-    `--recovery off` it fails instead.
+    `--recovery off` it fails instead. `last_plan` says whose rows a scheduler was computing when it died.
     """
 
-    def __init__(self, config: EngineConfig, worker: int, sender: Sender, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        worker: int,
+        sender: Sender,
+        metrics: Metrics,
+        last_plan: Callable[[int], frozenset[str]],
+    ) -> None:
         self.worker = worker
         self.draining = False
         self._args = config.args
         self._sender = sender
+        self._last_plan = last_plan
         self.metrics = metrics
         self._flights: dict[str, Flight] = {}
         self._exchanges: set[Exchange] = set()
@@ -153,8 +162,10 @@ class InFlight:
                 self._send(flight)
 
     def on_peer_down(self, message: PeerDown) -> None:
-        """Resubmits what the dead process may have held. The sender has dropped the peer already."""
+        """Resubmits what the dead process may have held, and gives up what was computed at each of several crashes. The
+        sender has dropped the peer already."""
         peer = message.peer
+        computed = self._last_plan(peer.index) if peer.role == "scheduler" else frozenset()
         for flight in list(self._flights.values()):
             if flight.request.request_id in self._parked or not self._held_by(flight, peer.role, peer.index):
                 continue
@@ -162,7 +173,8 @@ class InFlight:
                 self._forget(flight)
                 flight.exchange.fail(_crashed(f"the {peer.role} process died"))
             else:
-                if peer.role in ("scheduler", "rank") and flight.admitted is not None:
+                if flight.request.request_id in computed:
+                    # From the second crash on it is a suspect, whose rows are computed alone: a third one convicts it.
                     flight.crashes += 1
                 if flight.crashes >= MAX_CRASHES:
                     self._forget(flight)

@@ -141,7 +141,10 @@ def template_kwargs(fields: Fields, reads: frozenset[str] | None, review: Review
 def logprobs_of(fields: Fields) -> int | None:
     """How many alternatives per token; None without logprobs."""
     if fields.get("logprobs", False):
-        return int(fields.get("top_logprobs", 0))
+        count: int = fields.get("top_logprobs", 0)
+        if count == -1 and fields.get("stream", False):
+            refuse("top_logprobs", "the whole vocabulary is not available in a stream")
+        return count
     if "top_logprobs" in fields:
         refuse("top_logprobs", "needs logprobs to be true")
     if "logprob_token_ids" in fields:

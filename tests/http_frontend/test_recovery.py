@@ -11,6 +11,7 @@ from protocol.control import Peer, PeerDown, PeerUp, Role
 from protocol.errors import ErrorInfo
 from protocol.ids import unpack_ids
 from protocol.outputs import Finish, Refused, TextBatch
+from protocol.plan import PlanEvidence
 from protocol.requests import GenerateRequest
 from tests.http_frontend.fakes import Served, chat_body, events
 
@@ -145,16 +146,29 @@ def test_recovery_off_fails_at_once(serve: Any) -> None:
     assert refused.status_code == 503 and refused.headers["retry-after"]
 
 
-def test_a_request_that_was_there_at_every_crash_is_given_up(served: Served) -> None:
-    async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
-        for crash in range(3):
-            request = served.ring.requests[-1]
-            assert request.suspect == (crash > 1)
-            served.ring.admit(request)
-            down(served, "scheduler")
-            up(served, "scheduler")
+def test_the_guilty_request_is_given_up_and_the_others_finish(served: Served) -> None:
+    slot = served.front.board.slot(3)
 
-    response = run(served, script)
+    async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
+        async with served.client() as client:
+            other = asyncio.create_task(client.post("/v1/chat/completions", json=chat_body(rid="innocent")))
+            await until(lambda: len(served.ring.requests) == 2)
+            for crash in range(3):
+                latest = {request.request_id: request for request in served.ring.requests}
+                assert latest["0-guilty"].suspect == latest["0-innocent"].suspect == (crash > 1)
+                for request in latest.values():
+                    served.ring.admit(request)
+                computed = ["0-guilty"] if crash == 2 else list(latest)
+                slot.write_plan(msgspec.msgpack.encode(PlanEvidence(crash, computed, 0, len(computed))))
+                down(served, "scheduler")
+                up(served, "scheduler")
+            again = served.ring.requests[-1]
+            assert again.request_id == "0-innocent"
+            served.ring.admit(again)
+            word(served, again, 0, Finish("stop"))
+            assert (await other).json()["choices"][0]["message"]["content"] == "Hello"
+
+    response = run(served, script, rid="guilty")
     assert response.status_code == 500 and response.json()["error"]["code"] == "engine_crashed"
 
 
