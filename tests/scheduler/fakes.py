@@ -28,6 +28,7 @@ from protocol.sampling import GrammarSpec, ReasoningSpan, SamplingParameters
 from runtime.engine_config import EngineConfig, ModelDescription
 from runtime.server_args import ServerArgs
 from scheduler.grammar.interface import GrammarBackend, GrammarState, GrammarTemplate
+from scheduler.plan_builder import StepRecord
 from scheduler.reasoning import ReasoningTracker
 from scheduler.scheduler import Scheduler, Surroundings
 
@@ -105,7 +106,7 @@ class Step:
     plan: BatchPlan
     masks: GrammarMasks | None = None
     histories: list[list[int]] = field(default_factory=list)
-    ran: bool = False
+    reads: dict[int, set[int]] = field(default_factory=dict)
     result: StepResult | None = None
 
 
@@ -120,12 +121,15 @@ class FakeExecutor:
         self.failing: dict[int, str] = {}
         self._steps: deque[Step] = deque()
         self._slots: dict[int, Slot] = {}
+        self._tables: dict[int, list[int]] = {}
         self._kv = [[(-1, -1)] * PAGE for _ in range(pages)]
         self.most_in_flight = 0
 
     def launch(self, plan: BatchPlan) -> None:
         self.plans.append(plan)
-        self._steps.append(Step(plan))
+        step = Step(plan)
+        self._check_pages(step)
+        self._steps.append(step)
         self.most_in_flight = max(self.most_in_flight, len(self._steps))
         if not self.late:
             self._forward(self._steps[-1])
@@ -149,6 +153,20 @@ class FakeExecutor:
 
     def close(self) -> None:
         assert not self._steps
+
+    def _check_pages(self, step: Step) -> None:
+        """No step may write where an uncollected one still reads for another row."""
+        plan = step.plan
+        for delta in plan.page_deltas:
+            self._tables.setdefault(delta.slot, [])[delta.first :] = unpack_ids(delta.pages)
+        rows = zip(unpack_ids(plan.slots), unpack_ids(plan.new_tokens), unpack_ids(plan.context), strict=True)
+        for slot, new_tokens, context in rows:
+            table, end = self._tables[slot], context + new_tokens
+            written = set(table[context // PAGE : (end - 1) // PAGE + 1])
+            for earlier in self._steps:
+                for other, pages in earlier.reads.items():
+                    assert other == slot or not written & pages
+            step.reads[slot] = set(table[: (end - 1) // PAGE + 1])
 
     def _forward(self, step: Step) -> None:
         plan = step.plan
@@ -346,6 +364,12 @@ class Answer:
     finish: Finish | None = None
 
 
+def check_rows(record: StepRecord) -> None:
+    """No row may write into a page of the tree, even if it would write the same again."""
+    for sequence, end in zip(record.rows, record.ends, strict=True):
+        assert (end - 1) // PAGE >= sequence.tree_pages
+
+
 class Bench:
     """A scheduler with a fake executor, its messages collected, and time that moves only when told."""
 
@@ -359,7 +383,7 @@ class Bench:
         self.answers: dict[tuple[str, int, int], Answer] = {}
         self.admitted: dict[str, Admitted] = {}
         self.refused: dict[str, Refused] = {}
-        self.scheduler = Scheduler(self.config, Surroundings(self.executor, self._receive, self._backend))
+        self.scheduler = Scheduler(self.config, Surroundings(self.executor, self._receive, self._backend, check_rows))
 
     def submit(
         self,
