@@ -6,19 +6,22 @@ begins after reasoning: the scheduler sees to that.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from function_call.formats.json_array import JSON_ARRAY
 from function_call.machinery.format import ToolFormat
 from function_call.machinery.wire import Wire
+from function_call.token_markers import with_token_markers
 from function_call.tool_request import ToolRequest
 from function_call.wire_arguments import Inexpressible, arguments_format
 from protocol.requests import Adjustment
 from protocol.sampling import GrammarSpec
 
 Format = dict[str, Any]
+PYTHON_NAME = re.compile(r"[A-Za-z_][\w.\-]*")
 ANY_OBJECT: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
 
 
@@ -33,9 +36,14 @@ class ToolConstraint:
 
 
 def tool_constraint(
-    tool_format: ToolFormat | None, request: ToolRequest, *, after_reasoning: bool = False
+    tool_format: ToolFormat | None,
+    request: ToolRequest,
+    *,
+    after_reasoning: bool = False,
+    token_markers: Collection[str] = (),
 ) -> ToolConstraint:
-    """The constraint of a request. `after_reasoning`: the model reasons, so newlines may stand before the first call."""
+    """The constraint of a request. `after_reasoning`: the model reasons, so newlines may stand before the first call.
+    `token_markers`: those of the format's markers that are one token each in the model's vocabulary."""
     if request.mode == "none" or not request.callable:
         return ToolConstraint(None, tool_format)
     if request.mode == "auto":
@@ -47,6 +55,7 @@ def tool_constraint(
             form = _required(candidate.wire, request)
         except Inexpressible:
             continue
+        form = with_token_markers(form, token_markers)
         if after_reasoning:
             form = _sequence([{"type": "regex", "pattern": "\\n{0,2}"}, form])
         field = "function_call" if request.legacy else "tool_choice"
@@ -113,6 +122,8 @@ def _calls(wire: Wire, request: ToolRequest, one: bool, strict: Mapping[str, boo
 def _tags(wire: Wire, request: ToolRequest, strict: Mapping[str, bool]) -> Iterable[Format]:
     """One tag a tool. A tool that isn't strict is bound to its schema only where a call is required."""
     for name in request.callable:
+        if wire.style == "python" and not PYTHON_NAME.fullmatch(name):
+            raise Inexpressible(f"{name!r} can't be called in Python's notation")
         schema = {"type": "object", **request.schema(name)} if strict[name] else ANY_OBJECT
         arguments = arguments_format(wire, schema)
         begin, _, rest = wire.begin.replace("{name}", name).partition("{digits}")

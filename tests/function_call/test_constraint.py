@@ -237,3 +237,34 @@ def test_old_mistral_tokenizers_get_the_list(registry: Registry, compiler: xgram
     assert request is not None
     assert accepts(compiler, tool_constraint(old, request), '[TOOL_CALLS][{"name": "ping", "arguments": {}}]')
     assert accepts(compiler, tool_constraint(new, request), "[TOOL_CALLS]ping[ARGS]{}")
+
+
+def test_markers_that_are_tokens_must_come_as_tokens(registry: Registry) -> None:
+    markers = ["<tool_call>", "</tool_call>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"]
+    vocabulary = [bytes([value]) for value in range(END)] + [b"<end>", *(marker.encode() for marker in markers)]
+    info = xgrammar.TokenizerInfo(vocabulary, vocab_size=len(vocabulary), stop_token_ids=[END])
+    compiler = xgrammar.GrammarCompiler(info)
+    request = read_tool_request([PING, LOOK], "required")
+    assert request is not None
+    for name, text in (
+        ("hermes", calls("\n" + calls(""))),
+        (
+            "deepseekv31",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+    ):
+        constraint = tool_constraint(registry.tool_format(name), request, token_markers=markers)
+        ids: list[int] = []
+        rest = text
+        while rest:
+            marker = next((marker for marker in markers if rest.startswith(marker)), "")
+            ids.extend([END + 1 + markers.index(marker)] if marker else rest[:1].encode())
+            rest = rest[len(marker) or 1 :]
+        state = matcher(compiler, constraint)
+        assert all(state.accept_token(token) for token in [*ids, END])
+        assert not matcher(compiler, constraint).accept_string(text[:1])
+
+
+def test_names_that_are_no_python_names_fall_back(registry: Registry) -> None:
+    named = {"type": "function", "function": {"name": "server/tool:a"}}
+    assert constraint_of(registry, "pythonic", [named], "required").tool_format is JSON_ARRAY
