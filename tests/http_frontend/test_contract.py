@@ -99,37 +99,37 @@ def strip(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize(("path", "field"), cases("honoured", "extension", "clamped", probed=True))
-def test_an_honoured_field_changes_the_request_or_the_answer(served: Served, path: str, field: Field) -> None:
+def test_an_honoured_field_changes_the_request_or_the_answer(shared: Served, path: str, field: Field) -> None:
     assert field.probe is not None
-    first, second = (seen(served, path, body_with(path, field, value)) for value in field.probe)
+    first, second = (seen(shared, path, body_with(path, field, value)) for value in field.probe)
     assert first != second
 
 
 @pytest.mark.parametrize(("path", "field"), cases("ignored"))
-def test_an_ignored_field_is_told_and_refused_in_strict_mode(served: Served, path: str, field: Field) -> None:
+def test_an_ignored_field_is_told_and_refused_in_strict_mode(shared: Served, path: str, field: Field) -> None:
     value = a_value(field)
-    response = served.post(path, BASE[path] | {field.name: value})
+    response = shared.post(path, BASE[path] | {field.name: value})
     assert response.status_code == 200, response.text
     told = msgspec.json.decode(response.headers["x-candor-adjustments"])
-    assert {"field": field.name, "action": "ignored", "reason": field.rule(served.front.config).reason} in told
-    strict = served.post(path, BASE[path] | {field.name: value}, headers={"x-candor-strict": "1"})
+    assert {"field": field.name, "action": "ignored", "reason": field.rule(shared.front.config).reason} in told
+    strict = shared.post(path, BASE[path] | {field.name: value}, headers={"x-candor-strict": "1"})
     if field.harmless:
         assert strict.status_code == 200
     else:
         assert strict.status_code == 400 and strict.json()["error"]["param"] == field.name
     for neutral in field.neutral:
-        assert "x-candor-adjustments" not in served.post(path, BASE[path] | {field.name: neutral}).headers
+        assert "x-candor-adjustments" not in shared.post(path, BASE[path] | {field.name: neutral}).headers
 
 
 @pytest.mark.parametrize(("path", "field"), cases("rejected"))
-def test_a_rejected_field_is_a_400_that_names_it(served: Served, path: str, field: Field) -> None:
-    response = served.post(path, BASE[path] | {field.name: a_value(field)})
+def test_a_rejected_field_is_a_400_that_names_it(shared: Served, path: str, field: Field) -> None:
+    response = shared.post(path, BASE[path] | {field.name: a_value(field)})
     assert response.status_code == 400
     error = response.json()["error"]
-    assert error["param"] == field.name and field.rule(served.front.config).reason in error["message"]
+    assert error["param"] == field.name and field.rule(shared.front.config).reason in error["message"]
     assert error["code"] == "unsupported_parameter"
     for neutral in (*field.neutral, None):
-        assert served.post(path, BASE[path] | {field.name: neutral}).status_code == 200
+        assert shared.post(path, BASE[path] | {field.name: neutral}).status_code == 200
 
 
 def a_value(field: Field) -> Any:
@@ -156,15 +156,15 @@ def test_tiers_follow_the_deployment(tmp_path: Path) -> None:
     )
 
 
-def test_the_route_shows_the_same_rows(served: Served) -> None:
-    shown = served.call("GET", "/v1/contract").json()
-    assert shown["endpoints"][CHAT] == msgspec.to_builtins(contract_rows(TABLES[CHAT], served.front.config))
+def test_the_route_shows_the_same_rows(shared: Served) -> None:
+    shown = shared.call("GET", "/v1/contract").json()
+    assert shown["endpoints"][CHAT] == msgspec.to_builtins(contract_rows(TABLES[CHAT], shared.front.config))
     nested = [row["field"] for row in shown["endpoints"][CHAT]]
     assert "messages[].content[].text" in nested and "response_format.json_schema.schema" in nested
     assert shown["deployment"]["flags"]["greedy_n"] == "duplicate"
-    markdown = served.call("GET", "/v1/contract?format=markdown")
-    assert markdown.text == contract_markdown(served.front.config)
-    assert served.call("GET", "/v1/contract?format=xml").status_code == 400
+    markdown = shared.call("GET", "/v1/contract?format=markdown")
+    assert markdown.text == contract_markdown(shared.front.config)
+    assert shared.call("GET", "/v1/contract?format=xml").status_code == 400
 
 
 def test_every_field_says_where_it_takes_effect_and_why_not() -> None:
@@ -200,11 +200,11 @@ def test_the_header_is_short_ascii_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "meant"), [("temprature", "temperature"), ("max_token", "max_tokens"), ("xyzzy", None)]
 )
-def test_unknown_fields_are_told_with_what_was_meant(served: Served, given: str, meant: str | None) -> None:
-    (told,) = msgspec.json.decode(served.chat(**{given: 1}).headers["x-candor-adjustments"])
+def test_unknown_fields_are_told_with_what_was_meant(shared: Served, given: str, meant: str | None) -> None:
+    (told,) = msgspec.json.decode(shared.chat(**{given: 1}).headers["x-candor-adjustments"])
     assert told["field"] == given and told["action"] == "ignored"
     assert (f"did you mean {meant}?" in told["reason"]) if meant else ("mean" not in told["reason"])
-    nested = served.chat(messages=[{"role": "user", "content": "x", "contents": 1}])
+    nested = shared.chat(messages=[{"role": "user", "content": "x", "contents": 1}])
     assert "messages[0].contents" in nested.headers["x-candor-adjustments"]
 
 
@@ -215,9 +215,9 @@ def test_a_strict_server_refuses_what_it_would_adjust(serve: Any) -> None:
     assert served.chat(n=2, temperature=0, user="me").status_code == 200
 
 
-def test_adjustments_in_the_body_when_asked(served: Served) -> None:
-    assert served.chat(user="me", return_adjustments=True).json()["adjustments"][0]["field"] == "user"
-    assert "adjustments" not in served.chat(user="me").json()
+def test_adjustments_in_the_body_when_asked(shared: Served) -> None:
+    assert shared.chat(user="me", return_adjustments=True).json()["adjustments"][0]["field"] == "user"
+    assert "adjustments" not in shared.chat(user="me").json()
 
 
 def test_a_review_in_strict_mode_raises(tmp_path: Path) -> None:
