@@ -1,5 +1,7 @@
 """JSON calls that begin at a word, at one special token, or at nothing but their own bracket."""
 
+import re
+
 from function_call.machinery.blocks import Layout, close_call, read_text
 from function_call.machinery.format import ToolFormat
 from function_call.machinery.json_blocks import JsonBlocks, bare, json_blocks
@@ -31,7 +33,13 @@ def xlam_list(session: Session, marker: str) -> Step[None]:
         yield from close_call(session, FENCE_END)
 
 
-XLAM = Layout(xlam_list, opens=("[", FENCE, "<tool_call>"), stray_closes=XLAM_CLOSES, opaque=("<think>", "</think>"))
+XLAM = Layout(
+    xlam_list,
+    opens=("[", FENCE, "<tool_call>"),
+    follows=("[", re.compile(r"[{T\s]")),
+    stray_closes=XLAM_CLOSES,
+    opaque=("<think>", "</think>"),
+)
 
 BARE_JSON = (
     ToolFormat(

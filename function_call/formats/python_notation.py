@@ -1,5 +1,6 @@
 """Calls in Python's notation, and Gemma's braces."""
 
+import re
 from dataclasses import replace
 
 from function_call.machinery.blocks import Layout, close_call, read_text
@@ -40,7 +41,9 @@ def olmo_block(session: Session, marker: str) -> Step[None]:
 
 
 PYTHON_TAGS = ("<|python_start|>", "<|python_end|>")
-PYTHONIC = Layout(python_list, opens=("[",), stripped=(*PYTHON_TAGS, "<|eom|>", "<|eot|>"))
+PYTHONIC = Layout(
+    python_list, opens=("[",), follows=("[", re.compile(r"[\w\s]")), stripped=(*PYTHON_TAGS, "<|eom|>", "<|eot|>")
+)
 LFM2 = Layout(lfm2_block, opens=("<|tool_call_start|>",), stray_closes=("<|tool_call_end|>",))
 OLMO = Layout(olmo_block, opens=("<function_calls>",), stray_closes=("</function_calls>",))
 PYTHONIC_WIRE = Wire(open="[", begin="{name}(", end=")", style="python", separator=", ", close="]")

@@ -1,5 +1,6 @@
 """The loop of all formats: free text with blocks of calls in it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,8 @@ class Layout:
     stripped: tuple[str, ...] = ()
     opaque: tuple[str, str] | None = None
     fences: bool = False
+    follows: tuple[str, re.Pattern[str]] | None = None
+    """(opening, what the character after it must be), for an opening that ordinary text is full of (`[`)."""
     other_body: Block | None = None
     """What a group may hold in place of opened calls (bare JSON)."""
     text_after_call: bool = field(default=True)
@@ -81,6 +84,8 @@ def read_text(session: Session, layout: Layout) -> Step[None]:
         elif layout.opaque and marker == layout.opaque[0]:
             session.content(marker)
             session.content((yield from reader.until(layout.opaque_close, session.content)))
+        elif layout.follows and marker == layout.follows[0] and not layout.follows[1].match((yield from reader.peek())):
+            session.content(marker)
         else:
             block = read_group(session, layout) if marker in layout.group_opens else layout.call(session, marker)
             unclosed = yield from session.attempt(block, marker)
