@@ -134,7 +134,8 @@ class SchemaConverter:
 
     def _listed(self, found: Conjunction, members: Members) -> str:
         """enum and const: the values that are valid under everything that stands beside them."""
-        validators = [self._validator.evolve(schema=schema) for schema, _ in members]
+        # Without the lists themselves: the values are from there, and looking each up would take quadratic time.
+        validators = [self._validator.evolve(schema=_without_values(schema)) for schema, _ in members]
         texts = []
         for value in found.values or ():
             try:
@@ -378,6 +379,10 @@ def _property_members(found: Conjunction, name: str) -> Members:
         if len(members) == known and "additionalProperties" in member:
             members.append((member["additionalProperties"], (*path, "additionalProperties")))
     return members
+
+
+def _without_values(schema: Schema) -> Schema:
+    return schema if isinstance(schema, bool) else {k: v for k, v in schema.items() if k not in ("enum", "const")}
 
 
 def _json_text(value: Any) -> str:

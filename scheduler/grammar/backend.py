@@ -1,0 +1,173 @@
+"""xgrammar behind `GrammarBackend`."""
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+from protocol.errors import ErrorInfo
+from protocol.sampling import GrammarSpec
+from runtime.engine_config import EngineConfig
+from runtime.tokenizer_loading import load_tokenizer
+from runtime.vocabulary import Vocabulary
+from scheduler.grammar.cache import GrammarCache, cache_key
+from scheduler.grammar.compile_messages import CompileOutcome, WorkerStart
+from scheduler.grammar.compiler import GrammarCompiler
+from scheduler.grammar.forced import ForcedText
+from scheduler.grammar.interface import GrammarState, GrammarTemplate
+from scheduler.grammar.masks import MaskFiller
+from scheduler.grammar.state import XGrammarState, XGrammarTemplate
+from scheduler.grammar.tokens import tokenizer_info
+
+CACHE_BYTES = 256 << 20
+MAX_SPEC_CHARACTERS = 1 << 20
+"""A longer schema or grammar is refused unread."""
+
+_REFUSALS_REMEMBERED = 512
+_TIMEOUT_REMEMBERED_S = 60.0
+_MAX_THREADS = 4
+
+Key = tuple[str, ...]
+_WORD_BITS = 32
+
+
+class XGrammarBackend:
+    """One per scheduler; called from its loop alone."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        model = config.model
+        vocabulary = Vocabulary.load(model.tokenizer_file)
+        info = tokenizer_info(vocabulary, model.vocab_size, model.eos_token_ids)
+        threads = max(1, min(_MAX_THREADS, config.threads))
+        start = WorkerStart(
+            model.tokenizer_file, model.vocab_size, model.eos_token_ids, config.args.grammar_compile_timeout_s, threads
+        )
+        self._words = -(-model.vocab_size // _WORD_BITS)
+        self._forced = ForcedText(load_tokenizer(model.tokenizer_file), vocabulary)
+        self._filler = MaskFiller(threads)
+        self._compiler = GrammarCompiler(start, info)
+        self._cache: GrammarCache[XGrammarTemplate] = GrammarCache(CACHE_BYTES)
+        self._refusals: OrderedDict[Key, tuple[CompileOutcome, float]] = OrderedDict()  # until when
+        self._outcomes: deque[tuple[int, GrammarTemplate | ErrorInfo]] = deque()
+        self._jobs: dict[int, Key] = {}
+        self._waiting: dict[Key, tuple[int, dict[int, GrammarSpec]]] = {}  # job, its tickets
+        self._key_of: dict[int, Key] = {}
+        self._tickets = 0
+        self._counts = dict.fromkeys(("compilations", "cache_hits", "refusals", "mask_failures"), 0)
+        self._mask_wait_s = 0.0
+
+    def compile(self, spec: GrammarSpec) -> int:
+        """See GrammarBackend. Equal specs that are being compiled share one compilation."""
+        self._tickets += 1
+        ticket = self._tickets
+        error = self._unread_refusal(spec)
+        if error is not None:
+            self._outcomes.append((ticket, error))
+            return ticket
+        key = cache_key(spec)
+        known = self._cache.get(key)
+        if known is not None:
+            self._counts["cache_hits"] += 1
+            self._outcomes.append((ticket, known))
+            return ticket
+        refusal = self._refusals.get(key)
+        if refusal is not None and refusal[1] > time.monotonic():
+            self._outcomes.append((ticket, _error(refusal[0], spec)))
+            return ticket
+        if key in self._waiting:
+            self._waiting[key][1][ticket] = spec
+        else:
+            self._counts["compilations"] += 1
+            self._waiting[key] = (ticket, {ticket: spec})
+            self._jobs[ticket] = key
+            self._compiler.submit(ticket, spec)
+        self._key_of[ticket] = key
+        return ticket
+
+    def cancel(self, ticket: int) -> None:
+        key = self._key_of.pop(ticket, None)
+        if key is None:
+            self._outcomes = deque(outcome for outcome in self._outcomes if outcome[0] != ticket)
+            return
+        job, tickets = self._waiting[key]
+        del tickets[ticket]
+        if not tickets:
+            del self._waiting[key]
+            del self._jobs[job]
+            self._compiler.cancel(job)
+
+    def poll(self) -> list[tuple[int, GrammarTemplate | ErrorInfo]]:
+        for outcome, compiled in self._compiler.take():
+            key = self._jobs.pop(outcome.id)
+            _, tickets = self._waiting.pop(key)
+            template = None if compiled is None else XGrammarTemplate(compiled, self._words, self._forced)
+            if template is None:
+                self._remember_refusal(key, outcome)
+            else:
+                self._cache.put(key, template, template.size_bytes + sum(map(len, key)))
+            for ticket, spec in tickets.items():
+                del self._key_of[ticket]
+                self._outcomes.append((ticket, _error(outcome, spec) if template is None else template))
+        outcomes = list(self._outcomes)
+        self._outcomes.clear()
+        return outcomes
+
+    def request_masks(self, states: Sequence[GrammarState]) -> None:
+        self._filler.request(_ours(states))
+
+    def collect_masks(self, states: Sequence[GrammarState], timeout_s: float) -> tuple[bytes, list[int]]:
+        """See GrammarBackend."""
+        ours = _ours(states)
+        began = time.monotonic()
+        self._filler.request(ours)
+        self._filler.wait(ours, timeout_s)
+        self._mask_wait_s += time.monotonic() - began
+        late = [
+            i for i, state in enumerate(ours) if state.filling or not state.mask_is_current or state.failure is not None
+        ]
+        nothing = bytes(4 * self._words)
+        rows = [state.mask.tobytes() for state in ours]
+        for index in late:
+            rows[index] = nothing
+        return b"".join(rows), late
+
+    def failure(self, state: GrammarState) -> ErrorInfo | None:
+        assert isinstance(state, XGrammarState)
+        return state.failure
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            **self._counts,
+            "cached": len(self._cache),
+            "cache_bytes": self._cache.bytes,
+            "compiling": len(self._waiting),
+            "compiler_restarts": self._compiler.restarts,
+            "masks": self._filler.fills,
+            "mask_wait_us": self._mask_wait_s * 1e6,
+        }
+
+    def close(self) -> None:
+        self._compiler.close()
+        self._filler.close()
+
+    def _unread_refusal(self, spec: GrammarSpec) -> ErrorInfo | None:
+        if len(spec.text) <= MAX_SPEC_CHARACTERS:
+            return None
+        message = f"the grammar has {len(spec.text)} characters; at most {MAX_SPEC_CHARACTERS} are supported"
+        return ErrorInfo(message, param=spec.field, code="grammar_too_large")
+
+    def _remember_refusal(self, key: Key, outcome: CompileOutcome) -> None:
+        self._counts["refusals"] += 1
+        self._refusals[key] = (outcome, float("inf") if outcome.lasting else time.monotonic() + _TIMEOUT_REMEMBERED_S)
+        self._refusals.move_to_end(key)
+        if len(self._refusals) > _REFUSALS_REMEMBERED:
+            self._refusals.popitem(last=False)
+
+
+def _ours(states: Sequence[GrammarState]) -> list[XGrammarState]:
+    return [state for state in states if isinstance(state, XGrammarState)]
+
+
+def _error(outcome: CompileOutcome, spec: GrammarSpec) -> ErrorInfo:
+    if outcome.code == "compiler_failed":
+        return ErrorInfo(outcome.error, 500, "server_error", spec.field, outcome.code)
+    return ErrorInfo(outcome.error, param=spec.field, code=outcome.code)

@@ -1,0 +1,133 @@
+"""The scheduler's side of the compile worker: jobs go out, compiled grammars come back, a dead worker is replaced."""
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+
+import msgspec
+import xgrammar
+
+from protocol.sampling import GrammarSpec
+from scheduler.grammar.compile_messages import (
+    CancelJob,
+    CompileJob,
+    CompileOutcome,
+    WorkerStart,
+    read_frame,
+    write_frame,
+)
+
+_TRIES = 2
+
+
+Outcome = tuple[CompileOutcome, xgrammar.CompiledGrammar | None]
+
+
+class GrammarCompiler:
+    """Never blocks its caller: one thread writes to the worker, one reads from it and loads what it has compiled."""
+
+    def __init__(self, start: WorkerStart, info: xgrammar.TokenizerInfo) -> None:
+        self.restarts = 0
+        self._outcomes: deque[Outcome] = deque()
+        self._start = start
+        self._info = info
+        self._pending: dict[int, tuple[CompileJob, int]] = {}  # with the tries so far
+        self._worker = _Worker(start, info, self._outcomes)
+
+    def submit(self, id: int, spec: GrammarSpec) -> None:
+        job = CompileJob(id, spec)
+        self._pending[id] = (job, 1)
+        self._worker.send(job)
+
+    def cancel(self, id: int) -> None:
+        if self._pending.pop(id, None) is not None:
+            self._worker.send(CancelJob(id))
+
+    def take(self) -> list[Outcome]:
+        """Outcomes since the last call; also the place where a dead worker is noticed."""
+        taken = []
+        while self._outcomes:
+            outcome = self._outcomes.popleft()
+            if self._pending.pop(outcome[0].id, None) is not None:
+                taken.append(outcome)
+        if self._worker.dead.is_set():
+            taken += self._restart()
+        return taken
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _restart(self) -> list[Outcome]:
+        self._worker.close()
+        self._worker = _Worker(self._start, self._info, self._outcomes)
+        self.restarts += 1
+        failed: list[Outcome] = []
+        for id, (job, tries) in list(self._pending.items()):
+            if tries >= _TRIES:
+                del self._pending[id]
+                error = "the grammar compiler broke down"
+                failed.append((CompileOutcome(id, error=error, code="compiler_failed", lasting=False), None))
+            else:
+                self._pending[id] = (job, tries + 1)
+                self._worker.send(job)
+        return failed
+
+
+class _Worker:
+    """One worker process with its two threads."""
+
+    def __init__(self, start: WorkerStart, info: xgrammar.TokenizerInfo, outcomes: deque[Outcome]) -> None:
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler.grammar.compile_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
+        )
+        self.dead = threading.Event()
+        self._info = info
+        self._outcomes = outcomes
+        self._queue: queue.SimpleQueue[msgspec.Struct | None] = queue.SimpleQueue()
+        self._queue.put(start)
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._write, self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, message: msgspec.Struct) -> None:
+        self._queue.put(message)
+
+    def close(self) -> None:
+        """Ends the process and its threads."""
+        self._queue.put(None)
+        self._process.kill()
+        self._process.wait()
+        for thread in self._threads:
+            thread.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+    def _write(self) -> None:
+        stream = self._process.stdin
+        assert stream is not None
+        while (message := self._queue.get()) is not None:
+            try:
+                write_frame(stream, message)
+            except BrokenPipeError:
+                return
+
+    def _read(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        while (outcome := read_frame(stream, CompileOutcome)) is not None:
+            compiled = None
+            if not outcome.error:
+                compiled = xgrammar.CompiledGrammar.deserialize_json(outcome.compiled.decode(), self._info)
+            self._outcomes.append((outcome, compiled))
+        self.dead.set()
