@@ -235,8 +235,9 @@ class Planner:
     def _secure(self, sequence: Sequence, count: int, step: int) -> bool:
         """Gets the choice `count` pages, by retraction if it must be; False if it has to sit this step out."""
         while not self.memory.grow(sequence, count):
-            if any(other.recalled or other.state is State.FINISHED for other in self.running):
-                return False  # pages come back when the steps in flight are collected
+            leaving = (other for other in self.running if other.recalled or other.state is State.FINISHED)
+            if sum(len(other.pages) for other in leaving) >= count:
+                return False  # enough comes back when the steps in flight are collected
             victim = self._victim()
             if victim is None:
                 return False

@@ -6,6 +6,8 @@ from protocol.ids import unpack_ids
 from protocol.outputs import StepOutput
 from protocol.plan import LAST_SAMPLED, BatchPlan
 from protocol.sampling import SamplingParameters
+from scheduler.reserve import GrowthReserve
+from scheduler.sequence import Sequence
 from tests.scheduler.fakes import PAGE, Bench, FakeExecutor, expected_output, make_config
 
 FOREVER = SamplingParameters(ignore_eos=True)
@@ -199,3 +201,29 @@ def test_pages_travel_as_deltas() -> None:
         (delta.first, len(unpack_ids(delta.pages))) for plan in bench.executor.plans for delta in plan.page_deltas
     ]
     assert deltas == [(0, 2), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize(("lookahead", "steps", "retractions"), [(0, 12, 5), (1, 16, 6)])
+def test_a_prompt_that_is_first_in_line_is_not_held_up_by_rows_behind_it(
+    lookahead: int, steps: int, retractions: int
+) -> None:
+    bench = make_bench(lookahead, pages=25, schedule_policy="priority")
+    for number in range(7):
+        bench.submit(f"0-{number}", [number], 40, seed=number, sampling=FOREVER)
+    for _ in range(3):
+        bench.turn()
+    bench.scheduler.planner.reserve = NoReserve(PAGE)
+    bench.submit("0-a", [9] * 48, 4, sampling=FOREVER, priority=1)
+    while not bench.answer("0-a").ids:
+        bench.turn()
+    assert bench.scheduler.planner.step <= steps
+    assert 0 < bench.scheduler.planner.retractions <= retractions
+    bench.run()
+    assert bench.answer("0-a").outputs[-1].retractions == 0
+
+
+class NoReserve(GrowthReserve):
+    """Admits as if nobody would grow, so that pages do run out."""
+
+    def growth(self, sequence: Sequence) -> int:
+        return 0
