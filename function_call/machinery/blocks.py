@@ -41,9 +41,16 @@ class Layout:
 
     @cached_property
     def in_text(self) -> Markers:
+        return self._text_markers(self.opens if self.alone else ())
+
+    @cached_property
+    def after_unclosed(self) -> Markers:
+        """After a group without its end: its further calls may still come."""
+        return self._text_markers(self.opens)
+
+    def _text_markers(self, opens: tuple[str, ...]) -> Markers:
         opaque = (self.opaque[0],) if self.opaque else ()
         fence = (FENCE,) if self.fences else ()
-        opens = self.opens if self.alone else ()
         closes = (*self.group_closes, *self.stray_closes)
         return Markers(*self.group_opens, *opens, *closes, *self.stripped, *opaque, *fence)
 
@@ -67,7 +74,7 @@ def read_text(session: Session, layout: Layout) -> Step[None]:
     unclosed = False
     while True:
         write = session.content if layout.text_after_call or not session.calls else session.discard
-        marker = yield from reader.until(layout.in_text, write)
+        marker = yield from reader.until(layout.after_unclosed if unclosed else layout.in_text, write)
         if not marker:
             return
         if marker in layout.stripped:
@@ -88,7 +95,8 @@ def read_text(session: Session, layout: Layout) -> Step[None]:
             session.content(marker)
         else:
             block = read_group(session, layout) if marker in layout.group_opens else layout.call(session, marker)
-            unclosed = yield from session.attempt(block, marker)
+            read = yield from session.attempt(block, marker)
+            unclosed = read and reader.last_marker not in (layout.group_closes or layout.stray_closes)
 
 
 def read_group(session: Session, layout: Layout) -> Step[None]:

@@ -81,6 +81,8 @@ class Reader:
         self._record: list[str] | None = None
         self.ended = False
         self.cut = False
+        self.last_marker = ""
+        """The marker that was consumed last: tells whether a block ended with its end marker."""
         self.work = 0
         """Characters looked at so far, again and again if need be: tests hold it to a multiple of the text's length."""
 
@@ -181,7 +183,7 @@ class Reader:
             found = markers.pattern.match(self._text, self._at)
             self.work += min(len(self._text) - self._at, markers.longest)
             if found:
-                return self.take(found.end())
+                return self._consume(found)
             if self.ended or len(self._text) - self._at >= markers.longest:
                 return ""
             if not markers.could_begin(self._text[self._at :]):
@@ -196,7 +198,7 @@ class Reader:
             if found:
                 if found.start() > self._at:
                     write(self.take(found.start()))
-                return self.take(found.end())
+                return self._consume(found)
             held = 0 if self.ended else markers.held(self._text, self._at)
             if len(self._text) - held > self._at:
                 write(self.take(len(self._text) - held))
@@ -214,7 +216,7 @@ class Reader:
             self.work += min(len(self._text) - self._at, room + markers.longest)
             if found and found.start() - self._at < room:
                 parts.append(self.take(found.start()))
-                return "".join(parts), self.take(found.end())
+                return "".join(parts), self._consume(found)
             free = len(self._text) - self._at - (0 if self.ended else markers.held(self._text, self._at))
             taken = min(free, room)
             room -= taken
@@ -224,6 +226,10 @@ class Reader:
             if self.ended:
                 raise CutShort
             yield
+
+    def _consume(self, found: re.Match[str]) -> str:
+        self.last_marker = self.take(found.end())
+        return self.last_marker
 
     def drive(self, machine: Machine) -> Step[None]:
         """Feeds the machine until it is done; CutShort if the text ends first."""

@@ -94,6 +94,31 @@ def test_calls_after_an_unreadable_block_are_found(run: Run) -> None:
     assert answer.content == "<tool_call>never mind"
 
 
+def test_an_end_marker_that_comes_late_is_swallowed_once(run: Run) -> None:
+    late = CALL.replace("</tool_call>", "hm</tool_call>")
+    assert collect(run([late], "hermes")).content == "hm"
+    assert collect(run([CALL + "</tool_call>"], "hermes")).content == "</tool_call>"
+
+
+def test_calls_after_text_in_an_unclosed_group_are_found(run: Run) -> None:
+    def invoke(name: str) -> str:
+        return f'<｜DSML｜invoke name="{name}">\n</｜DSML｜invoke>\n'
+
+    text = "<｜DSML｜function_calls>\n" + invoke("a") + "and also\n" + invoke("b") + "</｜DSML｜function_calls>"
+    answer = collect(run([text], "deepseekv32"))
+    assert [c.name for c in answer.calls] == ["a", "b"] and answer.content == "and also"
+    assert collect(run(["Say " + invoke("a")], "deepseekv32")).calls == ()
+
+
+def test_code_fences_and_thoughts_hold_no_calls(run: Run) -> None:
+    block = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="a">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    fenced = f"Write:\n```\n{block}\n```\nso."
+    assert collect(run(list(fenced), "deepseekv4")).content == fenced
+    assert len(collect(run([fenced + block], "deepseekv4")).calls) == 1
+    thought = '<think><tool_calls>{"name": "a", "arguments": {}}</tool_calls></think>'
+    assert collect(run([thought], "minimax")).content == thought
+
+
 def test_unknown_tools_are_forwarded_or_dropped(run: Run) -> None:
     text = CALL.replace("write", "other") + "\n" + CALL
     forwarded = collect(run([text], "hermes", tools=[WRITE]))
