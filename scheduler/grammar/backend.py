@@ -15,7 +15,7 @@ from scheduler.grammar.compiler import GrammarCompiler
 from scheduler.grammar.forced import ForcedText
 from scheduler.grammar.interface import GrammarState, GrammarTemplate
 from scheduler.grammar.masks import MaskFiller
-from scheduler.grammar.state import XGrammarState, XGrammarTemplate
+from scheduler.grammar.state import WORD_BITS, XGrammarState, XGrammarTemplate
 from scheduler.grammar.tokens import tokenizer_info
 
 CACHE_BYTES = 256 << 20
@@ -27,7 +27,6 @@ _TIMEOUT_REMEMBERED_S = 60.0
 _MAX_THREADS = 4
 
 Key = tuple[str, ...]
-_WORD_BITS = 32
 
 
 class XGrammarBackend:
@@ -41,7 +40,7 @@ class XGrammarBackend:
         start = WorkerStart(
             model.tokenizer_file, model.vocab_size, model.eos_token_ids, config.args.grammar_compile_timeout_s, threads
         )
-        self._words = -(-model.vocab_size // _WORD_BITS)
+        self._vocab_size = model.vocab_size
         self._forced = ForcedText(load_tokenizer(model.tokenizer_file), vocabulary)
         self._filler = MaskFiller(threads)
         self._compiler = GrammarCompiler(start, info)
@@ -52,7 +51,7 @@ class XGrammarBackend:
         self._waiting: dict[Key, tuple[int, dict[int, GrammarSpec]]] = {}  # job, its tickets
         self._key_of: dict[int, Key] = {}
         self._tickets = 0
-        self._counts = dict.fromkeys(("compilations", "cache_hits", "refusals", "mask_failures"), 0)
+        self._counts = dict.fromkeys(("compilations", "cache_hits", "refusals"), 0)
         self._mask_wait_s = 0.0
 
     def compile(self, spec: GrammarSpec) -> int:
@@ -99,7 +98,7 @@ class XGrammarBackend:
         for outcome, compiled in self._compiler.take():
             key = self._jobs.pop(outcome.id)
             _, tickets = self._waiting.pop(key)
-            template = None if compiled is None else XGrammarTemplate(compiled, self._words, self._forced)
+            template = None if compiled is None else XGrammarTemplate(compiled, self._vocab_size, self._forced)
             if template is None:
                 self._remember_refusal(key, outcome)
             else:
@@ -124,7 +123,7 @@ class XGrammarBackend:
         late = [
             i for i, state in enumerate(ours) if state.filling or not state.mask_is_current or state.failure is not None
         ]
-        nothing = bytes(4 * self._words)
+        nothing = bytes(4 * -(-self._vocab_size // WORD_BITS))
         rows = [state.mask.tobytes() for state in ours]
         for index in late:
             rows[index] = nothing

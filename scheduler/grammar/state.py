@@ -16,20 +16,23 @@ PER_TOKEN_S = 0.003
 
 LONGEST_FILL_S = 2.0
 
+WORD_BITS = 32
+
 
 class XGrammarState:
     """The scheduler's loop owns it, save while `filling`: then a mask thread does."""
 
     def __init__(
-        self, compiled: xgrammar.CompiledGrammar, end_ids: tuple[int, ...], words: int, forced: ForcedText
+        self, compiled: xgrammar.CompiledGrammar, end_ids: tuple[int, ...], vocab_size: int, forced: ForcedText
     ) -> None:
         self.failure: ErrorInfo | None = None
         self.filling = False
         self.filling_since = math.inf  # still in line
         self.mask_is_current = False
-        self.mask = numpy.zeros((1, words), dtype=numpy.int32)
+        self.mask = numpy.zeros((1, -(-vocab_size // WORD_BITS)), dtype=numpy.int32)
         self._matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(end_ids) or None)
         self._forced = forced
+        self._last_word = numpy.int32((1 << vocab_size % WORD_BITS) - 1 if vocab_size % WORD_BITS else -1)
         self._spent_s = 0.0
         self._tokens = 0
 
@@ -73,6 +76,7 @@ class XGrammarState:
                 self.mask[:] = 0
             else:
                 self._matcher.fill_next_token_bitmask(self.mask, 0)
+                self.mask[0, -1] &= self._last_word  # xgrammar allows what lies beyond the vocabulary
         except RuntimeError as error:
             self.failure = _failure(f"the grammar has no next token: {error}")
         self._charge(time.thread_time() - began)
@@ -96,12 +100,12 @@ def _failure(message: str) -> ErrorInfo:
 class XGrammarTemplate:
     """A compiled grammar, shared by all its states."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, words: int, forced: ForcedText) -> None:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, vocab_size: int, forced: ForcedText) -> None:
         self.size_bytes = int(compiled.memory_size_bytes)
         self._compiled = compiled
-        self._words = words
+        self._vocab_size = vocab_size
         self._forced = forced
 
     def new_state(self, end_ids: tuple[int, ...]) -> XGrammarState:
         """A state at the beginning. It knows all end ids of the request (none: those of the model)."""
-        return XGrammarState(self._compiled, end_ids, self._words, self._forced)
+        return XGrammarState(self._compiled, end_ids, self._vocab_size, self._forced)
