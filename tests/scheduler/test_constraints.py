@@ -6,7 +6,10 @@ from protocol.errors import ErrorInfo
 from protocol.ids import unpack_ids
 from protocol.sampling import GrammarSpec, ReasoningSpan, SamplingParameters
 from scheduler.reasoning import ReasoningTracker
-from tests.scheduler.fakes import EOS, Bench, FakeExecutor, expected_constrained, make_config
+from tests.scheduler.bench import Bench, make_config
+from tests.scheduler.fake_executor import FakeExecutor
+from tests.scheduler.fake_grammar import expected_constrained
+from tests.scheduler.fake_model import EOS
 
 PROMPT = [5, 9, 11, 2, 40]
 STEPS = [[1, 2, 3], [4], [5], [6, 7], [8, 9]]

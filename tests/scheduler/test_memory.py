@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from protocol.ids import pack_ids
 from scheduler.pages import PagePool
 from scheduler.radix_cache import Node, RadixCache
-from tests.scheduler.fakes import PAGE
+from tests.scheduler.fake_model import PAGE
 
 Ids = tuple[int, ...]
 

@@ -8,7 +8,9 @@ from protocol.plan import LAST_SAMPLED, BatchPlan
 from protocol.sampling import SamplingParameters
 from scheduler.reserve import GrowthReserve
 from scheduler.sequence import Sequence
-from tests.scheduler.fakes import PAGE, Bench, FakeExecutor, expected_output, make_config
+from tests.scheduler.bench import Bench, make_config
+from tests.scheduler.fake_executor import FakeExecutor
+from tests.scheduler.fake_model import PAGE, expected_output
 
 FOREVER = SamplingParameters(ignore_eos=True)
 

@@ -33,7 +33,9 @@ from runtime.status_board import StatusBoard
 from scheduler import process
 from scheduler.executor import build_executor
 from scheduler.process import SchedulerLoop
-from tests.scheduler.fakes import FakeExecutor, expected_output, make_config
+from tests.scheduler.bench import make_config
+from tests.scheduler.fake_executor import FakeExecutor
+from tests.scheduler.fake_model import expected_output
 
 PROMPT = [5, 9, 11, 2, 40, 8, 3, 3, 1, 17]
 

@@ -11,7 +11,10 @@ from protocol.ids import pack_ids
 from protocol.outputs import StopFound
 from protocol.requests import ChoiceProgress
 from protocol.sampling import GrammarSpec, ReasoningSpan, SamplingParameters
-from tests.scheduler.fakes import EOS, PAGE, Bench, FakeExecutor, expected_constrained, make_config
+from tests.scheduler.bench import Bench, make_config
+from tests.scheduler.fake_executor import FakeExecutor
+from tests.scheduler.fake_grammar import expected_constrained
+from tests.scheduler.fake_model import EOS, PAGE
 
 SPAN = ReasoningSpan((50,), (51, 52), prompt_opened=True)
 STEPS = [[1, 2, 3], [4], [5], [6, 7], [8, 9], [10]]

@@ -7,7 +7,9 @@ from protocol.ids import pack_ids
 from protocol.outputs import StopFound
 from protocol.requests import AbortRequest, ChoiceProgress
 from protocol.sampling import SamplingParameters
-from tests.scheduler.fakes import EOS, Bench, FakeExecutor, expected_output, make_config
+from tests.scheduler.bench import Bench, make_config
+from tests.scheduler.fake_executor import FakeExecutor
+from tests.scheduler.fake_model import EOS, expected_output
 
 PROMPT = [5, 9, 11, 2, 40, 8, 3, 3, 1, 17]
 
