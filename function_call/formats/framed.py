@@ -108,6 +108,7 @@ def inkling(session: Session) -> Step[None]:
 
 K3_OPEN, K3_CLOSE, K3_SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
 K3_BORDERS = Markers(K3_OPEN, K3_CLOSE, "<|end_of_msg|>")
+K3_VALUE_END = Markers(K3_CLOSE)
 K3_HEADER_END = Markers(K3_SEPARATOR)
 K3_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 
@@ -154,7 +155,7 @@ def k3_call(session: Session, header: str) -> Step[None]:
         elif tag.startswith("open argument ") and "key" in attributes and not whole:
             types = STRING_ONLY if attributes.get("type") == "string" else ANY_JSON
             value = arguments.value(attributes["key"], types)
-            if not (yield from reader.until(Markers(K3_CLOSE), value.write)):
+            if not (yield from reader.until(K3_VALUE_END, value.write)):
                 raise CutShort
             value.finish()
             text, _ = yield from reader.text_until(K3_HEADER_END)

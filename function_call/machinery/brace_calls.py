@@ -32,6 +32,10 @@ class BraceCall:
     def _quote(self) -> Markers:
         return Markers(self.quote)
 
+    @cached_property
+    def _closes(self) -> Markers:
+        return Markers(*self.closes)
+
     def read(self, session: Session, marker: str) -> Step[None]:
         reader = session.reader
         yield from reader.skip_blanks()
@@ -42,7 +46,7 @@ class BraceCall:
         session.start(name)
         yield from self._container(session, name)
         session.end()
-        yield from close_call(session, Markers(*self.closes))
+        yield from close_call(session, self._closes)
 
     def _container(self, session: Session, name: str) -> Step[None]:
         """The object whose brace has been consumed, and all that it holds, without recursion: nesting is the model's choice."""

@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from function_call.machinery.json_text import number, rewritten
+from function_call.machinery.json_text import LOOSE_FLOAT, number, rewritten
 
 INTEGER = re.compile(r"[+-]?[0-9]+")
-NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
 TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 STRING_ONLY = frozenset({"string"})
 NULLABLE_STRING = frozenset({"string", "null"})
@@ -101,7 +101,7 @@ def coerce(text: str, types: frozenset[str], *, undeclared_json: bool = False) -
         return json.dumps(text, ensure_ascii=False) if value is None else value
     if "integer" in types and INTEGER.fullmatch(trimmed):
         return number(trimmed) or trimmed
-    if "number" in types and NUMBER.fullmatch(trimmed):
+    if "number" in types and LOOSE_FLOAT.fullmatch(trimmed):
         literal = number(trimmed)
         if literal is not None:
             return literal

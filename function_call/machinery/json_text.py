@@ -21,8 +21,9 @@ Write = Callable[[str], None]
 BLANKS = re.compile(r"\s*")
 ATOM = re.compile(r"[^\s,:\[\]{}()\"']*")
 JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-LOOSE_INTEGER = re.compile(r"([+-]?)0*([0-9]+)")
-LOOSE_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+LOOSE_INTEGER = re.compile(r"([+-]?)([0-9]+)")
+LOOSE_FLOAT = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""No two parts of these can match the same characters: on a long run of digits they would try every split."""
 WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 STRING_PREFIXES = frozenset({"f", "r", "b", "u", "F", "R", "B", "U"})
 SIMPLE_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"', "'": "'"}
@@ -41,7 +42,7 @@ def number(text: str) -> str | None:
     if JSON_NUMBER.fullmatch(text):
         return text if text.lstrip("-").isdecimal() or _finite(text) else None
     if integer := LOOSE_INTEGER.fullmatch(text):
-        sign, digits = integer.groups()
+        sign, digits = integer[1], integer[2].lstrip("0") or "0"
         return ("-" if sign == "-" and digits != "0" else "") + digits
     if LOOSE_FLOAT.fullmatch(text) and _finite(text):
         return repr(float(text))

@@ -12,6 +12,7 @@ from function_call.machinery.reader import CutShort, Markers, Step, Unreadable
 from function_call.machinery.session import Session
 
 NAME = re.compile(r"[^\s<>{}\"'=|]+")
+LITERAL_NEWLINE = Markers("\\n")
 ATTRIBUTE = re.compile(r"""\s*([\w:]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""")
 
 
@@ -58,6 +59,14 @@ class KeyValueCall:
         return Markers(self.key_open, *self.closes, *self.next_opens)
 
     @cached_property
+    def _key_end(self) -> Markers:
+        return Markers(self.key_close or self.value_open)
+
+    @cached_property
+    def _type_end(self) -> Markers:
+        return Markers(*(self.type_tags or ())[1:])
+
+    @cached_property
     def _after_key(self) -> Markers:
         types = self.type_tags[:1] if self.type_tags else ()
         return Markers(self.value_open, self.key_open, *self.closes, *types)
@@ -94,14 +103,14 @@ class KeyValueCall:
         """A key and its value. Returns a marker if one was met that ends the pair early, "" otherwise."""
         reader = session.reader
         types: frozenset[str] | None = None
-        key, end = yield from reader.text_until(Markers(self.key_close or self.value_open))
+        key, end = yield from reader.text_until(self._key_end)
         while self.key_close or end != self.value_open:
             yield from self._blanks(session)
             end = yield from reader.at(self._after_key)
             if not end:
                 raise Unreadable if (yield from reader.peek()) else CutShort
             if self.type_tags and end == self.type_tags[0]:
-                written, _ = yield from reader.text_until(Markers(self.type_tags[1]))
+                written, _ = yield from reader.text_until(self._type_end)
                 types = frozenset({written.strip()})
             elif end == self.value_open:
                 break
@@ -122,7 +131,7 @@ class KeyValueCall:
         """Blanks between tags, and newlines that the model wrote as two characters."""
         while True:
             yield from session.reader.skip_blanks()
-            if not (yield from session.reader.at(Markers("\\n"))):
+            if not (yield from session.reader.at(LITERAL_NEWLINE)):
                 return
 
 
@@ -160,6 +169,10 @@ class ElementCall:
         return Markers(*self.param_opens, *self.closes, *self.wrapper)
 
     @cached_property
+    def _closes(self) -> Markers:
+        return Markers(*self.closes)
+
+    @cached_property
     def _value_ends(self) -> Markers:
         loose = (*self.param_opens, *self.closes) if self.loose_value_ends else ()
         return Markers(*self.param_closes, *loose)
@@ -177,7 +190,7 @@ class ElementCall:
             yield from read_object(reader, session.arguments)
             session.end()
             yield from reader.skip_blanks()
-            yield from reader.at(Markers(*self.closes))
+            yield from reader.at(self._closes)
             return
         end = yield from reader.at(self._inside)
         if not end:

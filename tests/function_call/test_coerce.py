@@ -52,6 +52,17 @@ def test_integers_keep_all_their_digits() -> None:
     assert coerce(digits, frozenset({"integer"})) == digits
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("digit", ["0", "1", "-", ".", "1."])
+def test_long_runs_of_digits_take_no_more_than_their_length(digit: str) -> None:
+    """Half a million of each: an ambiguous pattern, or a conversion to a number, would take hours."""
+    text = digit * 500_000
+    for end in ("", "x", ".5", "e5"):
+        for kind in ("integer", "number"):
+            json.loads(coerce(text + end, frozenset({kind})), parse_int=str, parse_float=str)
+        rewritten(text + end)
+
+
 @pytest.mark.parametrize(
     ("schema", "types"),
     [
