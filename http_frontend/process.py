@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.25
 STOP_TIMEOUT_S = 3.0
+SHUTTING_DOWN = ErrorInfo(
+    "the server is shutting down", 503, "service_unavailable_error", code="draining", retry_after_s=5.0
+)
 
 
 class HttpWorker:
@@ -46,6 +49,9 @@ class HttpWorker:
             self._drain_deadline_s = message.deadline_s
             self._slot.update(state="draining")
         elif isinstance(message, Shutdown):
+            # Streams end with an error frame first: uvicorn would wait for them.
+            self._front.in_flight.draining = True
+            self._front.in_flight.fail_all(SHUTTING_DOWN)
             self._server.should_exit = True
 
     async def tick(self) -> None:
@@ -57,9 +63,7 @@ class HttpWorker:
             self._slot.update(running=len(in_flight))
             if self._drain_deadline_s is not None and not reported:
                 if not in_flight.idle and time.time() > self._drain_deadline_s:
-                    in_flight.fail_all(
-                        ErrorInfo("the server is shutting down", 503, "service_unavailable_error", code="draining")
-                    )
+                    in_flight.fail_all(SHUTTING_DOWN)
                 if in_flight.idle:
                     reported = True
                     self._links.report(Drained(peer_of(self._spec)))
@@ -90,9 +94,7 @@ async def serve(config: EngineConfig, spec: ProcessSpec) -> int:
             task.result()
         return 0
     finally:
-        front.in_flight.fail_all(
-            ErrorInfo("the server is shutting down", 503, "service_unavailable_error", code="draining")
-        )
+        front.in_flight.fail_all(SHUTTING_DOWN)
         server.should_exit = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(serving, STOP_TIMEOUT_S)

@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from runtime.server_args import ServerArgs
 
 KEEP_ALIVE_S = 75
+GRACEFUL_SHUTDOWN_S = 2
 
 
 class ConnectionProtocol(HttpToolsProtocol):
@@ -42,6 +43,7 @@ def build_server(app: ASGIApp, args: ServerArgs) -> Server:
             server_header=False,
             proxy_headers=True,
             timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
             root_path=args.root_path,
             ssl_certfile=args.ssl_certfile,
             ssl_keyfile=args.ssl_keyfile,

@@ -152,11 +152,33 @@ def test_a_client_that_reads_nothing_is_cut(worker: Worker) -> None:
             raise ConnectionError("closed in order, after what was buffered")
 
 
-def test_others_are_served_meanwhile_and_a_drain_ends_with_its_report(worker: Worker) -> None:
+def test_a_drain_ends_what_runs_and_refuses_what_comes(worker: Worker) -> None:
     url = f"http://{worker.address[0]}:{worker.address[1]}"
     assert httpx.get(url + "/v1/models").status_code == 200
     assert httpx.get(url + "/nothing").json()["error"]["code"] == "unknown_url"
-    worker.control.send(encode(Drain(time.time() + 30)))
+    with worker.connect(stream=True) as client:
+        request = worker.next(GenerateRequest)
+        worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
+        worker.control.send(encode(Drain(time.time() + 30)))
+        while (refused := httpx.get(url + "/ready")).json()["status"] != "draining":
+            assert refused.status_code in (200, 503)
+        refused = httpx.post(url + "/v1/chat/completions", json=chat_body())
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "draining"
+        worker.send_text(request, "end", 0, Finish("stop"))
+        read_until(client, lambda data: b"[DONE]" in data)
     assert isinstance(worker.report(), Drained)
-    refused = httpx.post(url + "/v1/chat/completions", json=chat_body())
-    assert refused.status_code == 503 and refused.json()["error"]["code"] == "draining"
+
+
+def test_a_shutdown_ends_streams_with_an_error(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    try:
+        with worker.connect(stream=True) as client:
+            request = worker.next(GenerateRequest)
+            worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
+            read_until(client, lambda data: b'"role":"assistant"' in data)
+            worker.control.send(encode(Shutdown()))
+            received = read_until(client, lambda data: b"[DONE]" in data)
+            assert b'"code":"draining"' in received and b'"finish_reason":"stop"' not in received
+            assert worker.process.wait(20) == 0
+    finally:
+        worker.close()
