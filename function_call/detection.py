@@ -10,6 +10,7 @@ from function_call.registry import Registry
 
 Found = TypeVar("Found", ToolFormat, ReasoningEntry)
 
+AUTO = "auto"
 GENERAL = "hermes"
 """Many templates mention these markers beside others that say more: it is looked for last."""
 
@@ -50,6 +51,28 @@ class Detection(Generic[Found]):
 
     chosen: Found | None
     reason: str
+
+
+def choose_tool_format(
+    registry: Registry, name: str | None, template: str | None, vocabulary: Collection[str]
+) -> Detection[ToolFormat]:
+    """What `--tool-call-parser` means for this model: a name, `auto`, or nothing. UnknownParser for any other word."""
+    if name is None:
+        return Detection(None, "no --tool-call-parser")
+    if name == AUTO:
+        return detect_tool_format(registry, template, vocabulary)
+    return Detection(fitted(registry, registry.tool_format(name), vocabulary), f"--tool-call-parser {name}")
+
+
+def choose_reasoning(
+    registry: Registry, name: str | None, template: str | None, vocabulary: Collection[str]
+) -> Detection[ReasoningEntry]:
+    """Likewise for `--reasoning-parser`."""
+    if name is None:
+        return Detection(None, "no --reasoning-parser")
+    if name == AUTO:
+        return detect_reasoning(registry, template, vocabulary)
+    return Detection(registry.reasoning_format(name), f"--reasoning-parser {name}")
 
 
 def detect_tool_format(registry: Registry, template: str | None, vocabulary: Collection[str]) -> Detection[ToolFormat]:

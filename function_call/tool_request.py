@@ -138,7 +138,7 @@ def _check_schema(schema: Any, place: str) -> None:
     if kind != "object":
         raise _refused(place, f"must describe an object, not {kind!r}", "invalid_function_parameters")
     try:
-        jsonschema.Draft202012Validator.check_schema(schema)
+        _dialect(schema).check_schema(schema)
     except jsonschema.SchemaError as error:
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
         raise _refused(
@@ -146,6 +146,13 @@ def _check_schema(schema: Any, place: str) -> None:
         ) from None
     except RecursionError:
         raise _refused(place, "is nested too deeply", "invalid_function_parameters") from None
+
+
+def _dialect(schema: Mapping[str, Any]) -> Any:
+    """The validator that `$schema` asks for: tuples and bounds are written otherwise in older drafts."""
+    latest = jsonschema.Draft202012Validator
+    asked = schema.get("$schema")
+    return jsonschema.validators.validator_for({"$schema": asked}, default=latest) if isinstance(asked, str) else latest
 
 
 def _custom(tool: Any, place: str, adjustments: list[Adjustment]) -> tuple[str, Tool]:

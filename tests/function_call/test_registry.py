@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from function_call.detection import detect_reasoning, detect_tool_format, fitted, warnings
+from function_call.detection import (
+    choose_reasoning,
+    choose_tool_format,
+    detect_reasoning,
+    detect_tool_format,
+    fitted,
+    warnings,
+)
 from function_call.documentation import reasoning_table, tool_table, with_table
 from function_call.events import collect
 from function_call.registry import PluginError, Registry, UnknownParser, visible_special_tokens
@@ -189,6 +196,17 @@ def test_detection_says_what_it_chose_and_why(registry: Registry) -> None:
     assert by_token.chosen is registry.tool_format("kimi_k2") and "vocabulary" in by_token.reason
     nothing = detect_tool_format(registry, None, [])
     assert nothing.chosen is None and "neither" in nothing.reason
+
+
+def test_choosing_covers_names_auto_and_nothing(registry: Registry) -> None:
+    assert choose_tool_format(registry, None, QWEN_TEMPLATE, []).chosen is None
+    assert choose_tool_format(registry, "auto", QWEN_TEMPLATE, []).chosen is registry.tool_format("hermes")
+    assert choose_tool_format(registry, "qwen", None, []).chosen is registry.tool_format("qwen25")
+    assert choose_reasoning(registry, "auto", QWEN_TEMPLATE, []).chosen is registry.reasoning_format("qwen3")
+    assert choose_reasoning(registry, "qwen3", None, []).chosen is registry.reasoning_format("qwen3")
+    assert choose_reasoning(registry, None, None, []).chosen is None
+    with pytest.raises(UnknownParser):
+        choose_tool_format(registry, "Auto", None, [])
 
 
 def test_every_sign_leads_to_a_format_that_reads_like_it(registry: Registry) -> None:

@@ -129,6 +129,32 @@ def test_unknown_tools_are_forwarded_or_dropped(run: Run) -> None:
     assert [event.index for event in events if isinstance(event, ToolCallStart)] == [0]
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("text='O'Neil'", {"text": "O'Neil"}),
+        ('text="say "hi" now"', {"text": 'say "hi" now'}),
+        ("n=07, from='x', f=f'a{b}'", {"n": 7, "from": "x", "f": "a{b}"}),
+        ("pair=(1, 'two'), none=None", {"pair": [1, "two"], "none": None}),
+        (r"text='a\n\'b\''", {"text": "a\n'b'"}),
+        ("text='a', ", {"text": "a"}),
+        ("'positional'", None),
+        ("text=other", None),
+        ("text==1", None),
+    ],
+)
+def test_python_calls(written: str, read: dict[str, Any] | None, run: Run) -> None:
+    text = f"[write({written})]"
+    answer = collect(run([text], "pythonic"))
+    assert [json.loads(call.arguments) for call in answer.calls] == ([] if read is None else [read])
+    assert answer.content == (text if read is None else None)
+
+
+def test_brackets_in_prose_are_prose(run: Run) -> None:
+    text = "See [1], [the docs](http://x), [item(s)] and [f(x), g]; [ ] too."
+    assert collect(run(list(text), "pythonic")).content == text
+
+
 def test_ids_have_the_form_of_the_family(run: Run) -> None:
     def ids(text: str, parser: str, **options: Any) -> list[str]:
         return [call.id for call in collect(run([text], parser, **options)).calls]

@@ -44,6 +44,17 @@ def test_missing_parameters_are_a_closed_empty_object() -> None:
     assert read([A]).schema("a") == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
+def test_a_schema_is_checked_in_its_own_dialect() -> None:
+    older = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"pair": {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}},
+    }
+    assert read([function("a", older)]).schema("a") == older
+    with pytest.raises(RequestError):
+        read_tool_request([function("a", {**older, "$schema": "http://nowhere/at-all"})])
+
+
 def test_legacy_functions() -> None:
     request = read(None, None, None, [{"name": "a"}, {"name": "b"}], {"name": "b"})
     assert request.legacy and request.named == "b" and not request.parallel
