@@ -15,7 +15,7 @@ MASK_WAIT_S = 0.010
 
 
 class Constraints:
-    """Talks to the grammar backend, which is built in the background when the first grammar arrives."""
+    """Talks to the grammar backend, which is built in the background: at `start`, or when the first grammar arrives."""
 
     def __init__(self, build: Callable[[], "Future[GrammarBackend]"], vocab_size: int) -> None:
         self._build = build
@@ -34,11 +34,15 @@ class Constraints:
         """True while an outcome or a mask may come that no message announces: look again soon."""
         return bool(self._unsent or self._tickets or self._slow)
 
+    def start(self) -> None:
+        """Begins to build the backend, so that the first grammar does not have to wait for all of it."""
+        if self._building is None:
+            self._building = self._build()
+
     def compile(self, request: Request) -> None:
         """Its outcome comes from `poll`."""
         self._unsent.append(request)
-        if self._building is None:
-            self._building = self._build()
+        self.start()
 
     def cancel(self, request: Request) -> None:
         """The request has ended before its grammar was ready."""
@@ -124,8 +128,9 @@ class Constraints:
         return {**figures, "slow_masks": float(self.slow_masks)}
 
     def close(self) -> None:
-        if self._building is not None and self._backend is None and not self._building.cancel():
-            self._backend = self._building.result()
+        building = self._building
+        if building is not None and self._backend is None and not building.cancel() and building.exception() is None:
+            self._backend = building.result()
         if self._backend is not None:
             self._backend.close()
 

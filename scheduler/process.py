@@ -190,6 +190,7 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         # garbage again and again would hold steps up by tens of milliseconds.
         gc.collect()
         gc.freeze()
+        loop.scheduler.constraints.start()
         loop.run()
     finally:
         links.close()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from runtime.start_error import StartError
 from runtime.status_board import StatusBoard
 from scheduler import process
 from scheduler.executor import build_executor
+from scheduler.grammar.interface import GrammarBackend
 from scheduler.process import SchedulerLoop
 from tests.scheduler.bench import make_config
 from tests.scheduler.fake_executor import FakeExecutor
@@ -240,7 +242,10 @@ def test_main_builds_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         built.append(FakeExecutor())
         return built[0]
 
+    failed: Future[GrammarBackend] = Future()
+    failed.set_exception(ImportError("no grammar library"))
     monkeypatch.setattr(process, "build_executor", build)
+    monkeypatch.setattr(process, "start_grammar_backend", lambda config: failed)
     control = ring.context.socket(zmq.PUSH)
     control.connect(f"ipc://{tmp_path}/sc2")
     control.send(encode(Shutdown()))
