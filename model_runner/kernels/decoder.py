@@ -78,7 +78,13 @@ def linear_struct(weight: PackedWeight) -> LinearStruct:
     """The weight as the kernels see it; the caller keeps the weight alive."""
     bias = None if weight.bias is None else weight.bias.data_ptr()
     return LinearStruct(
-        _FORMS[weight.form], weight.outputs, weight.inputs, int(weight.gated), weight.data.data_ptr(), bias
+        form=_FORMS[weight.form],
+        outputs=weight.outputs,
+        inputs=weight.inputs,
+        gated=int(weight.gated),
+        terms=weight.terms,
+        data=weight.data.data_ptr(),
+        bias=bias,
     )
 
 

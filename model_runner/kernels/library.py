@@ -35,6 +35,8 @@ class LinearStruct(ctypes.Structure):
         ("outputs", ctypes.c_int32),
         ("inputs", ctypes.c_int32),
         ("gated", ctypes.c_int32),
+        ("terms", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
         ("data", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )

@@ -44,6 +44,8 @@ class PackedWeight:
     gated: bool
     data: torch.Tensor  # uint8
     bias: torch.Tensor | None  # [outputs] float32
+    terms: int = 1
+    """int8 terms per activation (1 or 2) that an integer form multiplies with."""
 
     @property
     def weight_bytes(self) -> int:
@@ -91,7 +93,9 @@ def _quads(quants: torch.Tensor) -> torch.Tensor:
     return split.permute(0, 2, 3, 1, 4).contiguous().view(torch.uint8).flatten(3)
 
 
-def pack_grouped(weight: GroupedWeight, bias: torch.Tensor | None = None, *, gated: bool = False) -> PackedWeight:
+def pack_grouped(
+    weight: GroupedWeight, bias: torch.Tensor | None = None, *, gated: bool = False, terms: int = 1
+) -> PackedWeight:
     """Packs an int4 or int8 weight; a gated one holds the gate's rows, then as many of the up projection."""
     arrange = (lambda tensor: _interleave(tensor)) if gated else _pad_rows
     rows, inputs = weight.quants.shape
@@ -104,7 +108,7 @@ def pack_grouped(weight: GroupedWeight, bias: torch.Tensor | None = None, *, gat
         parts = [nibbles.flatten(2), _halves(arrange(weight.scales)), _halves(arrange(weight.minimums))]
     form: Form = "int8" if weight.minimums is None else "int4"
     data = torch.cat(parts, dim=2).flatten().contiguous()
-    return PackedWeight(form, quads.shape[0] * PANEL, inputs, rows, gated, data, _bias(bias, arrange))
+    return PackedWeight(form, quads.shape[0] * PANEL, inputs, rows, gated, data, _bias(bias, arrange), terms)
 
 
 def pack_dense(weight: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False) -> PackedWeight:

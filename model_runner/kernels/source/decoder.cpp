@@ -49,22 +49,35 @@ struct Prepared {
   void fit(size_t rows, size_t k) {
     if (values.size() < rows * k) {
       values.resize(rows * k);
-      quants.resize(rows * k);
-      scales.resize(rows * k / kGroup);
-      totals.resize(rows * k / kGroup);
+      quants.resize(rows * k * 2);
+      scales.resize(rows * k / kGroup * 2);
+      totals.resize(rows * k / kGroup * 2);
     }
   }
 
   Activations view() const { return {values.data(), quants.data(), scales.data(), totals.data()}; }
 
-  void row(size_t r, const float* x, const float* norm, int k, float epsilon, bool integer) {
+  void row(const Linear& weights, size_t r, const float* x, const float* norm, float epsilon) {
+    const int k = weights.inputs;
     float* out = values.data() + r * k;
     if (norm != nullptr) {
       rms_norm(x, norm, k, epsilon, out);
       x = out;
     }
-    if (integer) quantise_row(x, k, quants.data() + r * k, scales.data() + r * k / kGroup, totals.data() + r * k / kGroup);
-    else if (x != out) std::copy(x, x + k, out);
+    if (!is_integer(weights)) {
+      if (x != out) std::copy(x, x + k, out);
+      return;
+    }
+    for (int term = 0; term < weights.terms; ++term) {
+      const size_t at = r * weights.terms + term;
+      int8_t* to = quants.data() + at * k;
+      float* scale = scales.data() + at * (k / kGroup);
+      quantise_row(x, k, to, scale, totals.data() + at * (k / kGroup));
+      if (term + 1 < weights.terms) {
+        leave_over(x, k, to, scale, out);
+        x = out;
+      }
+    }
   }
 };
 
@@ -235,19 +248,19 @@ class Engine {
     if (rows <= kPrivateRows) {
       Prepared& own = private_[thread];
       own.fit(kPrivateRows, k);
-      for (int r = 0; r < rows; ++r) own.row(r, x + static_cast<size_t>(r) * k, norm, k, epsilon, is_integer(weights));
+      for (int r = 0; r < rows; ++r) own.row(weights, r, x + static_cast<size_t>(r) * k, norm, epsilon);
       return own.view();
     }
     const int block = 4;
     for (int piece; (piece = pool_.take() * block) < rows;)
       for (int r = piece; r < std::min(rows, piece + block); ++r)
-        shared_.row(r, x + static_cast<size_t>(r) * k, norm, k, epsilon, is_integer(weights));
+        shared_.row(weights, r, x + static_cast<size_t>(r) * k, norm, epsilon);
     pool_.barrier();
     return shared_.view();
   }
 
   void multiply(const Linear& weights, const Activations& x, int rows, float* out, Write write, float multiplier, int activation) {
-    const int panels = weights.outputs / kPanel, step = weights.gated ? 2 : 1;
+    const int panels = weights.outputs / kPanel, step = weights.gated ? 2 : 1, tile = rows_per_tile(weights);
     const int blocks = (rows + kRowBlock - 1) / kRowBlock;
     const int wanted = std::max(1, 6 * pool_.size() / blocks);
     const int chunk = std::max(1, (panels / step + wanted - 1) / wanted) * step;
@@ -256,8 +269,8 @@ class Engine {
       const int row_start = unit / chunks * kRowBlock, row_end = std::min(rows, row_start + kRowBlock);
       const int first = unit % chunks * chunk, last = std::min(panels, first + chunk);
       for (int panel = first; panel < last; panel += step)
-        for (int row = row_start; row < row_end; row += kTileRows)
-          panel_rows(weights, panel, x, row, std::min(kTileRows, row_end - row), out, write, multiplier, activation);
+        for (int row = row_start; row < row_end; row += tile)
+          panel_rows(weights, panel, x, row, std::min(tile, row_end - row), out, write, multiplier, activation);
     }
   }
 

@@ -19,6 +19,7 @@ inline F32x16 zero16() { return {_mm512_setzero_ps()}; }
 inline F32x16 all16(float x) { return {_mm512_set1_ps(x)}; }
 inline F32x16 load16(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void store16(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
+inline F32x16 add16(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F32x16 mul16(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F32x16 fma16(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F32x16 halves16(const uint8_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
@@ -46,6 +47,7 @@ inline void store16(float* p, F32x16 a) {
   _mm256_storeu_ps(p, a.low);
   _mm256_storeu_ps(p + 8, a.high);
 }
+inline F32x16 add16(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
 inline F32x16 mul16(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
 inline F32x16 fma16(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};

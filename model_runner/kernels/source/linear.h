@@ -5,7 +5,9 @@
 //         is output o, k = quad * 4 + i), 16 scales, 16 minimums (float16). w = scale * q + minimum, q in 0..15.
 //   int8: per 32 k: 8 lines of 64 bytes (line j: quad j), 16 scales (float16). w = scale * q, q in -127..127.
 //   bf16: per 2 k: one line, 16 outputs x 2 k.      fp32: per k: one line, 16 outputs.
-// Activations of the integer forms are int8 per 32 values with a float scale: products are summed exactly in integers
+// Activations of the integer forms are int8 per 32 values with a float scale. Where outliers would drown their group,
+// a second int8 term holds what the first left over (15 bits in all); the two terms of a row lie next to each other and
+// are multiplied like two rows, whose products are then added. Products are summed exactly in integers
 // within a group, and the groups' sums are added in float in ascending order of k. So an output depends on its own row
 // and weights alone: not on the batch, the tile it fell in, the thread that computed it, or the instruction set.
 #pragma once
@@ -32,6 +34,8 @@ struct Linear {
   int32_t outputs;  // a multiple of kPanel, padded with zero weights
   int32_t inputs;   // a multiple of kGroup
   int32_t gated;    // panels alternate: 16 of the gate, 16 of the up projection
+  int32_t terms;    // integer forms: int8 terms per activation, 1 or 2
+  int32_t unused;
   const uint8_t* data;
   const float* bias;  // [outputs] or null
 };
@@ -48,13 +52,22 @@ inline size_t panel_bytes(const Linear& linear) {
   }
 }
 
-// Activations of a block of rows, as the forms want them.
+// Activations of a block of rows, as the forms want them; rows * terms of each in the integer forms.
 struct Activations {
   const float* values;    // [rows, k]: bf16 and fp32 forms
-  const int8_t* quants;   // [rows, k]: integer forms
-  const float* scales;    // [rows, k / 32]
-  const int32_t* totals;  // [rows, k / 32]: sum of the group's quants
+  const int8_t* quants;   // [rows, terms, k]: integer forms
+  const float* scales;    // [rows, terms, k / 32]
+  const int32_t* totals;  // [rows, terms, k / 32]: sum of the group's quants
 };
+
+// What the first term of a row leaves over.
+inline void leave_over(const float* x, int k, const int8_t* quants, const float* scales, float* rest) {
+  for (int i = 0; i < k; i += 8) {
+    const __m256 value = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(quants + i))));
+    const __m256 scale = _mm256_broadcast_ss(scales + i / kGroup);
+    _mm256_storeu_ps(rest + i, _mm256_fnmadd_ps(value, scale, _mm256_loadu_ps(x + i)));
+  }
+}
 
 // One row of k floats to int8 per group of 32: symmetric, round to nearest even.
 inline void quantise_row(const float* x, int k, int8_t* quants, float* scales, int32_t* totals) {
@@ -256,13 +269,10 @@ inline void tile(const Linear& linear, int panel, const Activations& x, size_t r
     case kBf16: tile_bf16<R>(data, linear.inputs, x, row, out); break;
     default: tile_fp32<R>(data, linear.inputs, x, row, out); break;
   }
-  if (linear.bias != nullptr)
-    for (int r = 0; r < R; ++r)
-      for (int o = 0; o < kPanel; ++o) out[r * kPanel + o] += linear.bias[panel * kPanel + o];
 }
 
-// `rows` (1..kTileRows) rows times one panel.
-inline void few_rows(const Linear& linear, int panel, const Activations& x, size_t row, int rows, float* out) {
+// `rows` (1..kTileRows) rows of terms times one panel.
+inline void few_terms(const Linear& linear, int panel, const Activations& x, size_t row, int rows, float* out) {
   switch (rows) {
     case 1: tile<1>(linear, panel, x, row, out); break;
     case 2: tile<2>(linear, panel, x, row, out); break;
@@ -274,6 +284,22 @@ inline void few_rows(const Linear& linear, int panel, const Activations& x, size
     case 7: tile<7>(linear, panel, x, row, out); break;
     default: tile<8>(linear, panel, x, row, out); break;
 #endif
+  }
+}
+
+inline int terms_of(const Linear& linear) { return is_integer(linear) ? linear.terms : 1; }
+
+inline int rows_per_tile(const Linear& linear) { return kTileRows / terms_of(linear); }
+
+// `rows` (1..rows_per_tile) rows times one panel, bias included. out: [rows][16].
+inline void few_rows(const Linear& linear, int panel, const Activations& x, size_t row, int rows, float* out) {
+  const int terms = terms_of(linear);
+  few_terms(linear, panel, x, row * terms, rows * terms, out);
+  for (int r = 0; r < rows; ++r) {
+    F32x16 sum = load16(out + r * terms * kPanel);
+    if (terms == 2) sum = add16(sum, load16(out + (r * 2 + 1) * kPanel));
+    if (linear.bias != nullptr) sum = add16(sum, load16(linear.bias + panel * kPanel));
+    store16(out + r * kPanel, sum);
   }
 }
 

@@ -26,28 +26,30 @@ def multiply(library: ctypes.CDLL, weight: PackedWeight, inputs: torch.Tensor, t
     return out[:, : weight.rows]
 
 
-def quantised(inputs: torch.Tensor) -> torch.Tensor:
-    """Inputs after the kernels' own rounding: int8 per group of 32, dequantised again, in float64."""
-    grouped = torch.unflatten(inputs, 1, (-1, GROUP))
-    largest = grouped.abs().amax(2, keepdim=True)
-    quants = (grouped * torch.where(largest > 0, 127 / largest, 0.0)).round()
-    dequantised: torch.Tensor = quants.double() * (largest / 127).double()
-    return dequantised.flatten(1)
+def quantised(inputs: torch.Tensor, terms: int) -> torch.Tensor:
+    """Inputs after the kernels' own rounding: int8 terms per group of 32, dequantised again, in float64."""
+    rest, total = inputs, torch.zeros(inputs.shape, dtype=torch.float64)
+    for _ in range(terms):
+        grouped = torch.unflatten(rest, 1, (-1, GROUP))
+        largest = grouped.abs().amax(2, keepdim=True)
+        quants = (grouped * torch.where(largest > 0, 127 / largest, 0.0)).round()
+        term = (quants.double() * (largest / 127).double()).flatten(1)
+        total, rest = total + term, (rest.double() - term).float()
+    return total
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-FORMS = ("int4", "int8", "bfloat16", "float32")
+FORMS = ("int4", "int8", "int4 x2", "int8 x2", "bfloat16", "float32")
 
 
 def packed(form: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> tuple[PackedWeight, torch.Tensor]:
     """The packed weight and the dense one that it stands for."""
-    if form == "int4":
-        return pack_grouped(quantise_int4(weight), bias), quantise_int4(weight).dense()
-    if form == "int8":
-        return pack_grouped(quantise_int8(weight), bias), quantise_int8(weight).dense()
+    if form.startswith("int"):
+        grouped = quantise_int4(weight) if form.startswith("int4") else quantise_int8(weight)
+        return pack_grouped(grouped, bias, terms=2 if form.endswith("x2") else 1), grouped.dense()
     held = weight.to(torch.bfloat16 if form == "bfloat16" else torch.float32)
     return pack_dense(held, bias), held.float()
 
@@ -57,7 +59,7 @@ def packed(form: str, weight: torch.Tensor, bias: torch.Tensor | None = None) ->
 def test_product_is_that_of_the_dense_weight(library: ctypes.CDLL, form: str, outputs: int, inputs: int) -> None:
     weight, dense = packed(form, random(outputs, inputs))
     x = random(7, inputs, seed=1)
-    expected = (quantised(x) if form in ("int4", "int8") else x.double()) @ dense.double().T
+    expected = (quantised(x, weight.terms) if form.startswith("int") else x.double()) @ dense.double().T
     torch.testing.assert_close(multiply(library, weight, x).double(), expected, rtol=2e-5, atol=2e-4)
 
 
@@ -73,7 +75,7 @@ def test_a_row_is_the_same_bits_in_any_company(library: ctypes.CDLL, form: str) 
         assert torch.equal(apart, together)
 
 
-@pytest.mark.parametrize("form", ["int4", "int8"])
+@pytest.mark.parametrize("form", ["int4", "int8", "int4 x2"])
 def test_avx512_code_computes_the_same_bits(library: ctypes.CDLL, emulating_library: ctypes.CDLL, form: str) -> None:
     weight, _ = packed(form, random(32, 96), random(32, seed=3))
     x = random(9, 96, seed=4)
