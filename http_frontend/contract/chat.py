@@ -124,7 +124,7 @@ CHAT = Record(
             "top_logprobs",
             Integer(-1, MAX_TOP_LOGPROBS),
             "model runner: logprobs",
-            Ruling("honoured", "-1 is the whole vocabulary, without a stream"),
+            Ruling("honoured", "-1 is the whole vocabulary, in short answers without a stream"),
             probe=(0, 2),
         ),
         *SHARED,

@@ -30,7 +30,9 @@ COMPLETIONS = Record(
             "logprobs",
             Integer(-1, MAX_TOP_LOGPROBS),
             "model runner: logprobs",
-            Ruling("honoured", "0 is the drawn token alone; -1 the whole vocabulary, without a stream"),
+            Ruling(
+                "honoured", "0 is the drawn token alone; -1 the whole vocabulary, in short answers without a stream"
+            ),
             probe=(None, 2),
         ),
         Field("echo", Flag(), SHAPE, probe=(False, True)),

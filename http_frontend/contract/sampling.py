@@ -8,6 +8,7 @@ MAX_COUNT = 2**53
 MAX_CHOICES = 128
 MAX_STOPS = 32
 MAX_TOP_LOGPROBS = 20
+MAX_LOGPROB_ENTRIES = 2**20
 ID_PATTERN = r"[\x21-\x7e]{1,128}"
 SALT_PATTERN = r"[^@/\\\x00]{1,128}"
 
@@ -208,7 +209,7 @@ REPORTING = (
     Field("return_prompt_token_ids", Flag(), SHAPE, EXTENSION, probe=(False, True)),
     Field("return_tokens_as_token_ids", Flag(), SHAPE, EXTENSION, probe=(False, True)),
     Field("return_adjustments", Flag(), SHAPE, EXTENSION, probe=(False, True)),
-    Field("prompt_logprobs", Integer(-1, MAX_TOP_LOGPROBS), "model runner: logprobs", EXTENSION, probe=(None, 1)),
+    Field("prompt_logprobs", Integer(0, MAX_TOP_LOGPROBS), "model runner: logprobs", EXTENSION, probe=(None, 1)),
     Field("logprob_token_ids", TokenIds(), "model runner: logprobs", EXTENSION),
 )
 

@@ -13,6 +13,7 @@ from http_frontend.openai.messages import Message, normalise_messages
 from http_frontend.openai.parameters import (
     Fields,
     check_stream_options,
+    check_whole_vocabulary,
     choices_of,
     detokenize_options,
     generate_request,
@@ -49,11 +50,13 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     tools = tool_use_of(fields, grammar_of(fields, front.config), front.parsers, review)
     prompt = chat_prompt(front, fields, messages, tools.rendered, review)
     max_tokens, max_tokens_field = max_tokens_of(fields, review)
+    logprobs = logprobs_of(fields)
+    check_whole_vocabulary(logprobs, "top_logprobs", max_tokens, fields, front.config)
     sampling = sampling_parameters(
         fields,
         front.config,
         max_tokens=max_tokens,
-        logprobs=logprobs_of(fields),
+        logprobs=logprobs,
         prompt_logprobs=prompt_logprobs_of(fields),
         grammar=tools.grammar,
     )
@@ -141,10 +144,7 @@ def template_kwargs(fields: Fields, reads: frozenset[str] | None, review: Review
 def logprobs_of(fields: Fields) -> int | None:
     """How many alternatives per token; None without logprobs."""
     if fields.get("logprobs", False):
-        count: int = fields.get("top_logprobs", 0)
-        if count == -1 and fields.get("stream", False):
-            refuse("top_logprobs", "the whole vocabulary is not available in a stream")
-        return count
+        return int(fields.get("top_logprobs", 0))
     if "top_logprobs" in fields:
         refuse("top_logprobs", "needs logprobs to be true")
     if "logprob_token_ids" in fields:

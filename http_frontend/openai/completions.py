@@ -9,6 +9,7 @@ from http_frontend.openai.constraints import grammar_of
 from http_frontend.openai.parameters import (
     Fields,
     check_stream_options,
+    check_whole_vocabulary,
     choices_of,
     detokenize_options,
     generate_request,
@@ -35,6 +36,9 @@ async def build_completions(front: Front, call: Call) -> tuple[list[GenerateRequ
         refuse("max_tokens", "must be at least 1 without echo")
     n, best_of = counts_of(fields)
     logprobs = logprobs_of(fields)
+    check_whole_vocabulary(logprobs, "logprobs", max_tokens * best_of * len(prompts), fields, front.config)
+    if echo and logprobs == -1:
+        refuse("logprobs", "the whole vocabulary is not available for an echoed prompt")
     sampling = sampling_parameters(
         fields,
         front.config,
@@ -100,8 +104,6 @@ def counts_of(fields: Fields) -> tuple[int, int]:
 
 def logprobs_of(fields: Fields) -> int | None:
     count: int | None = fields.get("logprobs")
-    if count == -1 and fields.get("stream", False):
-        refuse("logprobs", "the whole vocabulary is not available in a stream")
     if count is None and "logprob_token_ids" in fields:
         refuse("logprob_token_ids", "needs logprobs")
     return count
@@ -111,8 +113,7 @@ def prompt_logprobs_of(fields: Fields, for_echo: int | None) -> int | None:
     asked: int | None = fields.get("prompt_logprobs")
     if asked is not None and fields.get("stream", False):
         refuse("prompt_logprobs", "is not available in a stream")
-    counts = [count for count in (asked, for_echo) if count is not None]
-    return (-1 if -1 in counts else max(counts)) if counts else None
+    return max((count for count in (asked, for_echo) if count is not None), default=None)
 
 
 async def echo_texts(front: Front, call: Call, prompts: Prompts) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import regex
 
 from http_frontend.contract.kinds import refuse
 from http_frontend.contract.review import Review
+from http_frontend.contract.sampling import MAX_LOGPROB_ENTRIES
 from http_frontend.front import Call
 from protocol.errors import RequestError
 from protocol.requests import GenerateRequest, Prompt
@@ -74,6 +75,19 @@ def sampling_parameters(
         grammar=grammar,
         thinking_budget=None if budget is None or budget < 0 else budget,
     )
+
+
+def check_whole_vocabulary(
+    count: int | None, field: str, max_tokens: int | None, fields: Fields, config: EngineConfig
+) -> None:
+    """-1 asks for every token's logprob at every position: only in a whole answer, and a short one."""
+    if count != -1:
+        return
+    if fields.get("stream", False):
+        refuse(field, "the whole vocabulary is not available in a stream")
+    most = max(1, MAX_LOGPROB_ENTRIES // config.model.vocab_size)
+    if max_tokens is None or max_tokens > most:
+        refuse(field, f"the whole vocabulary is available for at most {most} tokens: set the limit so")
 
 
 def logit_bias_of(fields: Fields) -> dict[int, float] | None:
