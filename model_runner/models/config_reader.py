@@ -102,7 +102,7 @@ INERT = frozenset(
         "pruned_heads",
         "quantization_config",
         "qk_head_dim",
-        "resid_pdrop",
+        "resid_pdrop residual_dropout",
         "return_dict",
         "return_dict_in_generate",
         "rms_norm_eps_",

@@ -55,6 +55,7 @@ Quantised checkpoints are dequantised into the model's dtype as they are read, u
 form. Activation scales in a checkpoint are not applied: activations stay in the model's dtype.
 
 Peak memory while loading is the weights in their final form, plus one fused weight in the model's dtype, plus 256 MiB.
+Pages of the mapped files count as resident too, and the kernel takes them back when memory is short.
 """
 
 

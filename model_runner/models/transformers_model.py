@@ -7,6 +7,7 @@ asks the paged backend, which knows the rows. What can't be served so is refused
 import copy
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,8 +125,9 @@ def load_transformers_model(
     register()
     transformers.utils.logging.disable_progress_bar()  # start-up has a bar of its own
     logger.info("%s runs on transformers' own modelling code over paged attention", name)
+    total = sum(file.stat().st_size for file in Path(config.model.path).glob("*.safetensors")) or 1
     if on_progress is not None:
-        on_progress("loading weights", 0, 1)
+        on_progress("loading weights", 0, total)
     options: dict[str, Any] = {"attn_implementation": IMPLEMENTATION, "dtype": dtype}
     if config.args.trust_remote_code:
         options["trust_remote_code"] = True
@@ -138,7 +140,7 @@ def load_transformers_model(
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise LoadError(f"transformers can't load {config.model.path}: {error}") from error
     if on_progress is not None:
-        on_progress("loading weights", 1, 1)
+        on_progress("loading weights", total, total)
     return TransformersModel(module.eval().requires_grad_(False).to(device), device, dtype)
 
 
