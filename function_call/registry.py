@@ -9,6 +9,7 @@ from function_call.formats.all_formats import TOOL_FORMATS
 from function_call.machinery.format import ToolFormat
 from function_call.reasoning.format import ReasoningEntry
 from function_call.reasoning.formats import REASONING_FORMATS
+from function_call.stream import OutputParser
 
 
 class Named(Protocol):
@@ -75,6 +76,8 @@ class Registry:
             for entry in declared:
                 if not isinstance(entry, kind):
                     raise PluginError(f"{path}: {entry!r} is no {kind.__name__}")
+        for entry in (*tools, *reasoning):
+            _try(path, entry)
         return Registry((*self.tool_formats, *tools), (*self.reasoning_formats, *reasoning))
 
 
@@ -94,6 +97,17 @@ def _by_name(formats: Iterable[Format]) -> dict[str, Format]:
     for entry in formats:
         names.update(dict.fromkeys((entry.name, *entry.aliases), entry))
     return names
+
+
+def _try(path: str | Path, entry: ToolFormat | ReasoningEntry) -> None:
+    """Reads a line of plain text with it: a declaration that can't work is found now, not by the first request."""
+    try:
+        is_tool = isinstance(entry, ToolFormat)
+        parser = OutputParser(None if is_tool else entry, entry if is_tool else None)  # type: ignore[arg-type]
+        parser.feed("plain text\n")
+        parser.finish("stop")
+    except Exception as error:
+        raise PluginError(f"{path}: {entry.name} can't read plain text: {error!r}") from error
 
 
 def _load(path: Path) -> Mapping[str, Any]:

@@ -41,6 +41,19 @@ XLAM = Layout(
     opaque=("<think>", "</think>"),
 )
 
+
+def granite_wire(marker: str) -> Wire:
+    """3.0 has a special token, later versions write the tag as text."""
+    return Wire(
+        open=f"{marker}[",
+        begin='{"name": "{name}", "arguments": ',
+        end="}",
+        separator=", ",
+        close="]",
+        trigger=marker,
+    )
+
+
 BARE_JSON = (
     ToolFormat(
         "llama3",
@@ -63,14 +76,8 @@ BARE_JSON = (
         JsonBlocks(("<|tool_call|>", "<tool_call>"), bare_start="[").parse,
         ("<|tool_call|>", "<tool_call>"),
         "Granite 3.0 to 3.3",
-        wire=Wire(
-            open="<|tool_call|>[",
-            begin='{"name": "{name}", "arguments": ',
-            end="}",
-            separator=", ",
-            close="]",
-            trigger="<|tool_call|>",
-        ),
+        wire=granite_wire("<|tool_call|>"),
+        wire_without=("<|tool_call|>", granite_wire("<tool_call>")),
         quirks="the marker may be missing at the start of the answer",
         detect=(("<|tool_call|>",),),
     ),

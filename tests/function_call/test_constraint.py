@@ -215,6 +215,9 @@ def test_newlines_may_stand_between_reasoning_and_the_call(
     assert request is not None
     constraint = tool_constraint(registry.tool_format("hermes"), request, after_reasoning=True)
     assert accepts(compiler, constraint, "\n\n" + calls(""))
+    harmony = tool_constraint(registry.tool_format("gpt-oss"), request, after_reasoning=True)
+    call = "<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{}<|call|>"
+    assert accepts(compiler, harmony, call) and accepts(compiler, harmony, "<|start|>assistant" + call)
 
 
 def test_the_generic_array_serves_where_the_format_can_not(
@@ -230,13 +233,15 @@ def test_the_generic_array_serves_where_the_format_can_not(
     assert without is not None and tool_constraint(None, without).tool_format is JSON_ARRAY
 
 
-def test_old_mistral_tokenizers_get_the_list(registry: Registry, compiler: xgrammar.GrammarCompiler) -> None:
+def test_the_vocabulary_decides_between_shapes(registry: Registry, compiler: xgrammar.GrammarCompiler) -> None:
     old = fitted(registry, registry.tool_format("mistral"), ["[TOOL_CALLS]"])
     new = fitted(registry, registry.tool_format("mistral"), ["[TOOL_CALLS]", "[ARGS]"])
     request = read_tool_request([PING], "required")
     assert request is not None
     assert accepts(compiler, tool_constraint(old, request), '[TOOL_CALLS][{"name": "ping", "arguments": {}}]')
     assert accepts(compiler, tool_constraint(new, request), "[TOOL_CALLS]ping[ARGS]{}")
+    granite = fitted(registry, registry.tool_format("granite"), ["<|start_of_role|>"])
+    assert accepts(compiler, tool_constraint(granite, request), '<tool_call>[{"name": "ping", "arguments": {}}]')
 
 
 def test_markers_that_are_tokens_must_come_as_tokens(registry: Registry) -> None:

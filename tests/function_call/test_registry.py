@@ -270,7 +270,13 @@ def test_a_plugin_adds_formats(registry: Registry, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("x = 1", "neither"), ("TOOL_FORMATS = (1,)", "no ToolFormat"), ("1 / 0", "ZeroDivisionError")]
+    ("text", "why"),
+    [
+        ("x = 1", "neither"),
+        ("TOOL_FORMATS = (1,)", "no ToolFormat"),
+        ("1 / 0", "ZeroDivisionError"),
+        (PLUGIN.replace('("</call>",)', '("call>",)'), "stands inside"),
+    ],
 )
 def test_a_plugin_that_can_not_be_used_says_why(text: str, why: str, registry: Registry, tmp_path: Path) -> None:
     path = tmp_path / "bad.py"
