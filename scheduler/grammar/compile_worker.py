@@ -27,7 +27,7 @@ from scheduler.grammar.compile_messages import (
     write_frame,
 )
 from scheduler.grammar.schema.errors import GrammarRefused
-from scheduler.grammar.source import grammar_source
+from scheduler.grammar.source import TokenId, grammar_source
 from scheduler.grammar.tokens import tokenizer_info
 
 MEMORY_BYTES = 2 << 30
@@ -52,8 +52,8 @@ class CompileWorker:
     """Starts trials, reads what they write, kills those over their time."""
 
     def __init__(self, start: WorkerStart) -> None:
-        vocabulary = Vocabulary.load(start.tokenizer_file)
-        self._info = tokenizer_info(vocabulary, start.vocab_size, start.eos_token_ids)
+        self._vocabulary = Vocabulary.load(start.tokenizer_file)
+        self._info = tokenizer_info(self._vocabulary, start.vocab_size, start.eos_token_ids)
         self._start = start
         self._waiting: deque[CompileJob] = deque()
         self._trials: dict[int, Trial] = {}  # by pipe
@@ -94,7 +94,7 @@ class CompileWorker:
         process_id = os.fork()
         if process_id == 0:
             try:
-                _compile(job, self._info, writing)
+                _compile(job, self._info, self._vocabulary, writing)
             finally:
                 os._exit(0)
         os.close(writing)
@@ -148,9 +148,9 @@ class _Input:
         return bytes(parts)
 
 
-def compile_grammar(spec: GrammarSpec, info: xgrammar.TokenizerInfo) -> xgrammar.CompiledGrammar:
+def compile_grammar(spec: GrammarSpec, info: xgrammar.TokenizerInfo, token_id: TokenId) -> xgrammar.CompiledGrammar:
     """Raises GrammarRefused, or what xgrammar raises: RuntimeError and its kin."""
-    source = grammar_source(spec)
+    source = grammar_source(spec, token_id)
     compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
     match source.form:
         case "ebnf":
@@ -160,7 +160,7 @@ def compile_grammar(spec: GrammarSpec, info: xgrammar.TokenizerInfo) -> xgrammar
     return compiler.compile_structural_tag(source.text)
 
 
-def _compile(job: CompileJob, info: xgrammar.TokenizerInfo, pipe: int) -> None:
+def _compile(job: CompileJob, info: xgrammar.TokenizerInfo, vocabulary: Vocabulary, pipe: int) -> None:
     """In the fork: writes a CompileOutcome to the pipe, or dies."""
     die_with_parent(None)
     os.nice(_NICENESS)
@@ -169,7 +169,7 @@ def _compile(job: CompileJob, info: xgrammar.TokenizerInfo, pipe: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # xgrammar prints what it warns of
     try:
-        compiled = compile_grammar(job.spec, info)
+        compiled = compile_grammar(job.spec, info, vocabulary.id_of)
         outcome = CompileOutcome(job.id, compiled=compiled.serialize_json().encode())
     except GrammarRefused as error:
         outcome = CompileOutcome(job.id, error=str(error), code="unsupported_grammar")

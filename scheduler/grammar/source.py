@@ -1,6 +1,7 @@
 """From what a request asks for to what xgrammar compiles. Runs in the compile worker: the texts are hostile."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +13,8 @@ from scheduler.grammar.schema.ebnf import GrammarText, choice, pattern_expressio
 from scheduler.grammar.schema.errors import GrammarRefused
 from scheduler.grammar.schema.pattern import parse_pattern
 
+TokenId = Callable[[str], int | None]
+
 
 class GrammarSource(msgspec.Struct, frozen=True):
     """A grammar as text, in one of the forms that xgrammar reads."""
@@ -20,8 +23,8 @@ class GrammarSource(msgspec.Struct, frozen=True):
     text: str
 
 
-def grammar_source(spec: GrammarSpec) -> GrammarSource:
-    """Raises GrammarRefused with a sentence for the client."""
+def grammar_source(spec: GrammarSpec, token_id: TokenId) -> GrammarSource:
+    """Raises GrammarRefused with a sentence for the client. `token_id` finds a token by its name."""
     if "\0" in spec.text:
         raise GrammarRefused("the grammar contains a NUL character")
     match spec.kind:
@@ -34,7 +37,7 @@ def grammar_source(spec: GrammarSpec) -> GrammarSource:
         case "choice":
             return GrammarSource("ebnf", _choices(_parsed(spec.text, "choice")))
         case "structural_tag":
-            tag = _structural_tag(_parsed(spec.text, "structural tag"), spec.whitespace, spec.strict)
+            tag = _StructuralTag(spec.whitespace, spec.strict, token_id).converted(_parsed(spec.text, "structural tag"))
             return GrammarSource("structural_tag", json.dumps(tag))
     # GBNF defines rules by "::=", Lark by ":".
     return GrammarSource("ebnf" if "::=" in spec.text else "lark", spec.text)
@@ -71,21 +74,8 @@ def _choices(values: Any) -> str:
     return f"root ::= {choice([literal(value) for value in values])}\n"
 
 
-def _structural_tag(tag: Any, whitespace: JsonWhitespace, strict: bool) -> dict[str, Any]:
-    """Either generation as the newer one, its JSON schemas and patterns turned into grammars of ours."""
-    if not isinstance(tag, dict):
-        raise GrammarRefused("a structural tag is an object")
-    if "structures" in tag:
-        tag = {"type": "structural_tag", "format": _from_structures(tag)}
-    if not isinstance(tag.get("format"), dict):
-        raise GrammarRefused('a structural tag has "format", or "structures" and "triggers"')
-    try:
-        return {"type": "structural_tag", "format": _format(tag["format"], whitespace, strict)}
-    except RecursionError:
-        raise GrammarRefused("the structural tag is nested too deeply") from None
-
-
 def _from_structures(tag: dict[str, Any]) -> dict[str, Any]:
+    """The older generation as the newer one."""
     tags = []
     structures = tag["structures"]
     for structure in structures if isinstance(structures, list) else ():
@@ -98,20 +88,59 @@ def _from_structures(tag: dict[str, Any]) -> dict[str, Any]:
     return {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
 
 
-def _format(value: Any, whitespace: JsonWhitespace, strict: bool) -> Any:
-    """The format with every schema and pattern in it replaced; what it nests in is left to xgrammar to check."""
-    if isinstance(value, list):
-        return [_format(each, whitespace, strict) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.get("type") == "json_schema" and "json_schema" in value:
+class _StructuralTag:
+    """Turns the JSON schemas and patterns of a structural tag into grammars of ours, and names of tokens into ids. How its
+    formats nest is left to xgrammar to check."""
+
+    def __init__(self, whitespace: JsonWhitespace, strict: bool, token_id: TokenId) -> None:
+        self._whitespace = whitespace
+        self._strict = strict
+        self._token_id = token_id
+
+    def converted(self, tag: Any) -> dict[str, Any]:
+        if not isinstance(tag, dict):
+            raise GrammarRefused("a structural tag is an object")
+        form = _from_structures(tag) if "structures" in tag else tag.get("format")
+        if not isinstance(form, dict):
+            raise GrammarRefused('a structural tag has "format", or "structures" and "triggers"')
+        try:
+            return {"type": "structural_tag", "format": self._format(form)}
+        except RecursionError:
+            raise GrammarRefused("the structural tag is nested too deeply") from None
+
+    def _format(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._format(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("type")
+        if kind in ("json_schema", "qwen_xml_parameter") and "json_schema" in value:
+            return self._schema(value)
+        if kind == "regex" and isinstance(value.get("pattern"), str) and not value.get("excludes"):
+            return {"type": "grammar", "grammar": regex_grammar(value["pattern"])}
+        converted = {key: self._format(each) for key, each in value.items()}
+        if kind == "token":
+            converted["token"] = self._token(value.get("token"))
+        for key in ("trigger_tokens", "exclude_tokens"):
+            if isinstance(value.get(key), list):
+                converted[key] = [self._token(each) for each in value[key]]
+        if kind == "token_dispatch" and isinstance(value.get("rules"), list):
+            converted["rules"] = [[self._token(rule[0]), *rule[1:]] for rule in converted["rules"] if rule]
+        return converted
+
+    def _schema(self, value: dict[str, Any]) -> dict[str, Any]:
         schema = value["json_schema"]
-        text = _json_schema(json.loads(schema) if isinstance(schema, str) else schema, whitespace, strict)
-        # Other styles are written by xgrammar; going through ours has refused what it would not enforce.
-        return {"type": "grammar", "grammar": text} if value.get("style", "json") == "json" else value
-    if value.get("type") == "qwen_xml_parameter" and "json_schema" in value:
-        _json_schema(value["json_schema"], whitespace, strict)
-        return value
-    if value.get("type") == "regex" and isinstance(value.get("pattern"), str) and not value.get("excludes"):
-        return {"type": "grammar", "grammar": regex_grammar(value["pattern"])}
-    return {key: _format(each, whitespace, strict) for key, each in value.items()}
+        if isinstance(schema, str):
+            schema = _parsed(schema, "JSON schema")
+        text = _json_schema(schema, self._whitespace, self._strict)
+        if value["type"] == "json_schema" and value.get("style", "json") == "json":
+            return {"type": "grammar", "grammar": text}
+        return value  # xgrammar writes the other styles; ours has refused what it would not enforce
+
+    def _token(self, token: Any) -> Any:
+        if not isinstance(token, str):
+            return token
+        found = self._token_id(token)
+        if found is None:
+            raise GrammarRefused(f"{token!r} is no token of the model")
+        return found

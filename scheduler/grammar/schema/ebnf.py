@@ -1,6 +1,7 @@
 """The text of a grammar under construction, and patterns as its expressions."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from scheduler.grammar.schema.characters import CharacterSet
 from scheduler.grammar.schema.errors import GrammarRefused
@@ -8,6 +9,8 @@ from scheduler.grammar.schema.pattern import Characters, Choice, Node, Sequence
 
 MAX_RULES = 50_000
 EMPTY = '""'
+_FEW = 8
+"""Up to so many repetitions a class is written out."""
 
 
 class GrammarText:
@@ -67,19 +70,24 @@ def repeat(expression: str, least: int, most: int | None) -> str:
     return f"{expression}{{{least},{'' if most is None else most}}}"
 
 
-def pattern_expression(node: Node, characters: Callable[[CharacterSet], str], grammar: GrammarText) -> str:
-    """The pattern's tree as an expression. `characters` writes one character of a set ("" if it holds none)."""
+class CharacterWriter(Protocol):
+    def __call__(self, characters: CharacterSet, *, counted: bool = False) -> str:
+        """One character of a set as an expression, "" if it holds none. `counted`: it is about to be repeated."""
+
+
+def pattern_expression(node: Node, write: CharacterWriter, grammar: GrammarText, *, counted: bool = False) -> str:
+    """The pattern's tree as an expression."""
     if isinstance(node, Characters):
-        text = characters(node.set)
+        text = write(node.set, counted=counted)
         if not text:
             raise GrammarRefused("regular expression: a character class allows no character")
         return text
     if isinstance(node, Sequence):
-        parts = [pattern_expression(part, characters, grammar) for part in node.parts]
+        parts = [pattern_expression(part, write, grammar) for part in node.parts]
         return "(" + " ".join(parts) + ")" if parts else EMPTY
     if isinstance(node, Choice):
-        return choice([pattern_expression(option, characters, grammar) for option in node.options])
-    inner = pattern_expression(node.part, characters, grammar)
+        return choice([pattern_expression(option, write, grammar) for option in node.options])
+    inner = pattern_expression(node.part, write, grammar, counted=max(node.least, node.most or 0) > _FEW)
     if inner == EMPTY:
         return EMPTY
     if not isinstance(node.part, Characters) or not inner.startswith("["):

@@ -4,6 +4,8 @@ Where ECMA and Python disagree (`\\d`, `\\w`, `\\s`, `.`), a class means what bo
 either. What is no regular language (back references) or looks around is refused, never dropped.
 """
 
+import functools
+import operator
 from dataclasses import dataclass
 
 from scheduler.grammar.schema.characters import ALL, ASCII, CharacterSet
@@ -110,6 +112,9 @@ class _Parser:
         options = [self._sequence()]
         while self._take("|"):
             options.append(self._sequence())
+        sets = [option.set for option in options if isinstance(option, Characters)]
+        if len(sets) == len(options):
+            return Characters(functools.reduce(operator.or_, sets))  # one class is much cheaper than a choice
         return options[0] if len(options) == 1 else Choice(tuple(options))
 
     def _sequence(self) -> Node:

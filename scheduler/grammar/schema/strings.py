@@ -1,10 +1,8 @@
 """Strings: plain, of a length, of a pattern, of a format; as expressions for JSON text, quotes included."""
 
-from collections.abc import Callable
-
 from scheduler.grammar.schema.characters import JSON_RAW, CharacterSet, character_class, json_characters
 from scheduler.grammar.schema.conjunction import Conjunction
-from scheduler.grammar.schema.ebnf import GrammarText, choice, pattern_expression, repeat
+from scheduler.grammar.schema.ebnf import CharacterWriter, GrammarText, choice, pattern_expression, repeat
 from scheduler.grammar.schema.errors import GrammarRefused, Path, refused, unsatisfiable
 from scheduler.grammar.schema.pattern import Branch, Characters, Repeat, lengths, parse_pattern
 
@@ -115,9 +113,9 @@ def _quoted(expression: str) -> str:
     return f'("\\"" {expression} "\\"")'
 
 
-def _raw_characters(characters: CharacterSet) -> str:
+def _raw_characters(characters: CharacterSet, *, counted: bool = False) -> str:
     raw = characters & JSON_RAW
-    return character_class(raw) if raw else ""
+    return character_class(raw, counted=counted) if raw else ""
 
 
 def _matching(
@@ -149,8 +147,8 @@ def _matching(
     return choice(options)
 
 
-def _branch(branch: Branch, characters: Callable[[CharacterSet], str], grammar: GrammarText) -> str:
-    expression = pattern_expression(branch.node, characters, grammar)
+def _branch(branch: Branch, write: CharacterWriter, grammar: GrammarText) -> str:
+    expression = pattern_expression(branch.node, write, grammar)
     before = f"{_ANYTHING}* " if branch.open_start else ""
     after = f" {_ANYTHING}*" if branch.open_end else ""
     return f"({before}{expression}{after})"

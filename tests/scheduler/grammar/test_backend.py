@@ -29,7 +29,10 @@ PERSON = {
     "required": ["name", "age"],
 }
 ENDS = (0, 2)
-SLOW = "((((a{1,60000}){1,60000}){1,60000}){1,60000}){1,60000}"
+SLOW = 'root ::= s s s s\ns ::= "x" c{0,200} "y"\nc ::= [ -~é-ü]'
+POLLED: dict[int, Any] = {}
+"""Outcomes by ticket: a test may wait for one while another comes."""
+
 AMBIGUOUS = 'root ::= s\ns ::= s s | "a" | "b"'
 
 
@@ -78,13 +81,12 @@ def backend(tokenizer_file: Path, vocabulary: Vocabulary) -> Iterator[XGrammarBa
 
 
 def outcomes(backend: XGrammarBackend, *tickets: int, within_s: float = 60.0) -> list[XGrammarTemplate | ErrorInfo]:
-    found: dict[int, Any] = {}
     deadline = time.monotonic() + within_s
-    while len(found) < len(tickets):
+    while not all(ticket in POLLED for ticket in tickets):
         assert time.monotonic() < deadline
-        found.update(backend.poll())
+        POLLED.update(backend.poll())
         time.sleep(0.002)
-    return [found[ticket] for ticket in tickets]
+    return [POLLED[ticket] for ticket in tickets]
 
 
 def template(backend: XGrammarBackend, kind: Any, text: str = "") -> XGrammarTemplate:
@@ -154,7 +156,7 @@ def test_what_can_not_be_compiled_is_a_400(backend: XGrammarBackend, kind: Any, 
 
 
 def test_a_slow_compilation_ends_at_its_time_and_holds_up_nobody(backend: XGrammarBackend) -> None:
-    slow = backend.compile(GrammarSpec("regex", SLOW))
+    slow = backend.compile(GrammarSpec("ebnf", SLOW))
     assert isinstance(template(backend, "regex", "[ab]{2}"), XGrammarTemplate)
     (error,) = outcomes(backend, slow)
     assert isinstance(error, ErrorInfo)
@@ -162,8 +164,8 @@ def test_a_slow_compilation_ends_at_its_time_and_holds_up_nobody(backend: XGramm
 
 
 def test_a_cancelled_compilation_says_nothing_more(backend: XGrammarBackend) -> None:
-    slow = backend.compile(GrammarSpec("regex", SLOW + "x"))
-    shared = backend.compile(GrammarSpec("regex", SLOW + "x"))
+    slow = backend.compile(GrammarSpec("ebnf", SLOW + " "))
+    shared = backend.compile(GrammarSpec("ebnf", SLOW + " "))
     backend.cancel(slow)
     assert backend.statistics()["compiling"] == 1
     backend.cancel(shared)
@@ -274,3 +276,28 @@ def test_forced_tokens_and_masks_agree_to_the_end(backend: XGrammarBackend, voca
     assert state.finished
     assert forced_count > 2
     jsonschema.validate(json.loads(text), PERSON)
+
+
+def test_control_tokens_serve_where_a_structural_tag_names_them(
+    backend: XGrammarBackend, vocabulary: Vocabulary
+) -> None:
+    control = 1
+    tag = {
+        "type": "tag",
+        "begin": {"type": "token", "token": vocabulary.token(control)},
+        "content": {"type": "json_schema", "json_schema": {"enum": ["a"]}},
+        "end": "",
+    }
+    state = template(backend, "structural_tag", json.dumps({"format": tag})).new_state(ENDS)
+    assert allowed_ids(backend, state) == [control]
+    assert state.accept([control])
+    assert control not in allowed_ids(backend, state)
+    free = {
+        "type": "triggered_tags",
+        "triggers": [vocabulary.token(control)],
+        "tags": [{**tag, "begin": vocabulary.token(control)}],
+    }
+    state = template(backend, "structural_tag", json.dumps({"format": free})).new_state(ENDS)
+    assert control in allowed_ids(backend, state)
+    assert state.accept([control])
+    assert all(vocabulary.token(id).startswith('"') for id in allowed_ids(backend, state))

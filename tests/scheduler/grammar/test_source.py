@@ -5,7 +5,15 @@ import pytest
 
 from protocol.sampling import GrammarSpec
 from scheduler.grammar.schema.errors import GrammarRefused
-from scheduler.grammar.source import grammar_source
+from scheduler.grammar.source import GrammarSource
+from scheduler.grammar.source import grammar_source as source_with_tokens
+
+TOKENS = {"<call>": 7, "<end>": 8}
+
+
+def grammar_source(spec: GrammarSpec) -> GrammarSource:
+    return source_with_tokens(spec, TOKENS.get)
+
 
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 OLD = {"structures": [{"begin": "<f>", "schema": POINT, "end": "</f>"}], "triggers": ["<f"]}
@@ -60,3 +68,15 @@ def test_choices_may_hold_anything() -> None:
 @pytest.mark.parametrize(("text", "form"), [('root ::= "a"', "ebnf"), ('start: "a"', "lark")])
 def test_two_ways_to_write_grammars(text: str, form: str) -> None:
     assert grammar_source(GrammarSpec("ebnf", text)).form == form
+
+
+def test_tokens_are_named_by_their_ids() -> None:
+    dispatch = {"type": "token_dispatch", "rules": [["<call>", {"type": "any_text"}]], "exclude_tokens": ["<end>", 3]}
+    tag = {"type": "tag", "begin": {"type": "token", "token": "<call>"}, "content": dispatch, "end": ""}
+    source = grammar_source(GrammarSpec("structural_tag", json.dumps({"format": tag})))
+    form = json.loads(source.text)["format"]
+    assert form["begin"] == {"type": "token", "token": 7}
+    assert form["content"]["rules"][0][0] == 7
+    assert form["content"]["exclude_tokens"] == [8, 3]
+    with pytest.raises(GrammarRefused, match="no token"):
+        grammar_source(GrammarSpec("structural_tag", '{"format": {"type": "token", "token": "<x>"}}'))
