@@ -1,7 +1,5 @@
 """A JSON schema as a grammar whose every text is valid JSON and valid under the schema."""
 
-import json
-from fractions import Fraction
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,11 +10,22 @@ import regex
 from protocol.sampling import JsonWhitespace
 from scheduler.grammar.schema.arrays import ArrayParts, array_expression, ordered_choice_expression
 from scheduler.grammar.schema.characters import literal
-from scheduler.grammar.schema.conjunction import ALL_TYPES, Conjunction, Schema, conjunction, with_branch
+from scheduler.grammar.schema.conjunction import Conjunction, Schema, conjunction, with_branch
 from scheduler.grammar.schema.disjoint import exclude_each_other
 from scheduler.grammar.schema.ebnf import GrammarText, choice
 from scheduler.grammar.schema.errors import GrammarRefused, Path, Unsatisfiable, refused, unsatisfiable
 from scheduler.grammar.schema.layout import layout
+from scheduler.grammar.schema.members import (
+    Members,
+    anchors,
+    implied_types,
+    items_at,
+    json_text,
+    number_bound,
+    property_members,
+    required_names,
+    without_values,
+)
 from scheduler.grammar.schema.numbers import integer_expression, multiple_expression, number_expression
 from scheduler.grammar.schema.objects import ObjectParts, Property, object_expression
 from scheduler.grammar.schema.strings import key_pattern, other_keys, plain_string, string_expression
@@ -24,40 +33,39 @@ from scheduler.grammar.schema.strings import key_pattern, other_keys, plain_stri
 MAX_DEPTH = 64
 MAX_BRANCHES = 512
 
-Members = list[tuple[Schema, Path]]
-
-_IMPLIED = {
-    "object": ("required", "objects", "names", "dependent", "closed_objects"),
-    "array": ("arrays", "unique", "closed_arrays"),
-    "string": ("patterns", "formats"),
-    "number": ("multiples",),
-}
-_IMPLIED_LIMITS = {
-    "object": ("minProperties", "maxProperties"),
-    "array": ("minItems", "maxItems"),
-    "string": ("minLength", "maxLength"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-}
+Key = tuple[int, ...]
+"""The identities of schemas that hold together."""
 
 
 def schema_grammar(schema: Schema, whitespace: JsonWhitespace, *, strict: bool) -> str:
     """The EBNF text; GrammarRefused names what is not supported. `strict`: objects are closed unless they say otherwise."""
-    converter = SchemaConverter(schema, whitespace, strict=strict)
-    return converter.grammar.text(converter.value([(schema, ())]))
+    endless: set[Key] = set()
+    while True:
+        converter = SchemaConverter(schema, whitespace, strict=strict, endless=endless)
+        text = converter.grammar.text(converter.value([(schema, ())]))
+        found = converter.endless()
+        if not found:
+            return text
+        endless |= found  # again, without them
 
 
 class SchemaConverter:
     """Walks a schema. Each list of schemas that hold together has one rule, so recursion ends."""
 
-    def __init__(self, root: Schema, whitespace: JsonWhitespace, *, strict: bool) -> None:
+    def __init__(self, root: Schema, whitespace: JsonWhitespace, *, strict: bool, endless: set[Key]) -> None:
         self.grammar = GrammarText()
         self._root = root
         self._layout = layout(whitespace, self.grammar)
         self._strict = strict
-        self._rules: dict[tuple[int, ...], str | Unsatisfiable] = {}
+        error = Unsatisfiable("JSON schema: it requires itself without end, so no value is valid")
+        self._rules: dict[Key, str | Unsatisfiable] = dict.fromkeys(endless, error)
+        self._needs: dict[
+            str, list[frozenset[str]]
+        ] = {}  # by rule: for each of its forms, the rules it can't do without
+        self._forms: list[list[frozenset[str]]] = []  # of the rules under way
         self._kept: list[Members] = []  # what the keys of `_rules` are the ids of
         self._depth = 0
-        self._anchors = dict(_anchors(root)) if isinstance(root, dict) else {}
+        self._anchors = dict(anchors(root)) if isinstance(root, dict) else {}
         self._validator = jsonschema.Draft202012Validator(root, registry=referencing.Registry())
 
     def value(self, members: Members) -> str:
@@ -74,14 +82,27 @@ class SchemaConverter:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise GrammarRefused(f"the JSON schema is nested more than {MAX_DEPTH} levels deep")
+        self._forms.append([])
         try:
             self.grammar.define(name, self._alternatives(conjunction(members, self.resolve), members))
+            self._needs[name] = self._forms[-1]
         except Unsatisfiable as error:
             self._rules[key] = error
             raise
         finally:
             self._depth -= 1
+            self._forms.pop()
         return name
+
+    def endless(self) -> set[Key]:
+        """The keys of rules that no finite value fulfils: they require themselves."""
+        ending: set[str] = set()
+        while True:
+            more = {name for name, forms in self._needs.items() if any(form <= ending for form in forms)}
+            if more == ending:
+                break
+            ending = more
+        return {key for key, name in self._rules.items() if isinstance(name, str) and name not in ending}
 
     def resolve(self, reference: str, path: Path) -> tuple[Schema, Path]:
         """The target of a $ref within this document."""
@@ -135,20 +156,21 @@ class SchemaConverter:
     def _listed(self, found: Conjunction, members: Members) -> str:
         """enum and const: the values that are valid under everything that stands beside them."""
         # Without the lists themselves: the values are from there, and looking each up would take quadratic time.
-        validators = [self._validator.evolve(schema=_without_values(schema)) for schema, _ in members]
+        validators = [self._validator.evolve(schema=without_values(schema)) for schema, _ in members]
         texts = []
         for value in found.values or ():
             try:
                 if all(validator.is_valid(value) for validator in validators):
-                    texts.append(_json_text(value))
+                    texts.append(json_text(value))
             except (ValueError, regex.error, referencing.exceptions.Unresolvable) as error:
                 raise refused("enum", found.path, f"can't be checked: {error}") from None
         if not texts:
             raise unsatisfiable(found.path, "no value of the enum is left")
+        self._forms[-1].append(frozenset())
         return choice([literal(text) for text in texts])
 
     def _typed(self, found: Conjunction) -> str:
-        types = found.types if found.types is not None else _implied_types(found)
+        types = found.types if found.types is not None else implied_types(found)
         options = []
         failure: Unsatisfiable | None = None
         for name in sorted(types):
@@ -161,6 +183,15 @@ class SchemaConverter:
         return choice(options)
 
     def _of_type(self, name: str, found: Conjunction) -> str:
+        if name == "array":
+            return self._array(found)
+        if name == "object":
+            return self._object(found)
+        expression = self._scalar(name, found)
+        self._forms[-1].append(frozenset())
+        return expression
+
+    def _scalar(self, name: str, found: Conjunction) -> str:
         match name:
             case "null":
                 return '"null"'
@@ -168,15 +199,11 @@ class SchemaConverter:
                 return '("true" | "false")'
             case "string":
                 return string_expression(found, self.grammar)
-            case "integer" | "number":
-                return self._number(found, whole=name == "integer")
-            case "array":
-                return self._array(found)
-        return self._object(found)
+        return self._number(found, whole=name == "integer")
 
     def _number(self, found: Conjunction, *, whole: bool) -> str:
-        low, low_open = _bound(found, "minimum", "exclusiveMinimum", 1)
-        high, high_open = _bound(found, "maximum", "exclusiveMaximum", -1)
+        low, low_open = number_bound(found, "minimum", "exclusiveMinimum", 1)
+        high, high_open = number_bound(found, "maximum", "exclusiveMaximum", -1)
         if not whole and not found.multiples:
             return number_expression(low, high, low_open, high_open, found.path)
         least = None if low is None else -(-low.numerator // low.denominator) + (low_open and low.denominator == 1)
@@ -194,11 +221,11 @@ class SchemaConverter:
         prefix = []
         for index in range(prefix_length):
             try:
-                prefix.append(self.value(_items_at(found, index) or [(True, found.path)]))
+                prefix.append(self.value(items_at(found, index) or [(True, found.path)]))
             except Unsatisfiable:
                 most = index if most is None else min(most, index)
                 break
-        tail_members = _items_at(found, prefix_length)
+        tail_members = items_at(found, prefix_length)
         closed = found.closed_arrays or (
             self._strict and prefix_length > 0 and not tail_members and least <= prefix_length
         )
@@ -210,7 +237,10 @@ class SchemaConverter:
                 tail = self.value(tail_members or [(True, found.path)])
             except Unsatisfiable:
                 tail = None
-        return array_expression(ArrayParts(found.path, prefix, tail, least, most), self._layout, self.grammar)
+        expression = array_expression(ArrayParts(found.path, prefix, tail, least, most), self._layout, self.grammar)
+        needed = [*prefix[:least], *([tail] if tail is not None and least > prefix_length else [])]
+        self._forms[-1].append(frozenset(needed))
+        return expression
 
     def _unique(self, found: Conjunction, members: Members, prefix_length: int, least: int, most: int | None) -> str:
         values = conjunction(members, self.resolve).values if members and not prefix_length else None
@@ -219,12 +249,13 @@ class SchemaConverter:
                 "uniqueItems", found.path, "is supported only for items with enum or const, or one item at most"
             )
         validators = [self._validator.evolve(schema=schema) for schema, _ in members]
-        texts = [_json_text(value) for value in values if all(each.is_valid(value) for each in validators)]
+        texts = [json_text(value) for value in values if all(each.is_valid(value) for each in validators)]
         items = [literal(text) for text in dict.fromkeys(texts)]
+        self._forms[-1].append(frozenset())
         return ordered_choice_expression(items, least, most, self._layout, self.grammar, found.path)
 
     def _object(self, found: Conjunction) -> str:
-        required = _required(found)
+        required = required_names(found)
         names = {name: None for member, _ in found.objects for name in member.get("properties", {})}
         names.update(dict.fromkeys(required))
         further_members, patterns, closed = self._further(found)
@@ -234,15 +265,19 @@ class SchemaConverter:
             closed = True
         if found.names and not closed and names:
             raise refused("propertyNames", found.path, "beside properties is supported only without further properties")
+        values = {name: self._property(found, name, required) for name in names}
         declared = [
-            Property(f"{literal(_json_text(name))} {self._layout.colon} {value}", name in required)
-            for name in names
-            if (value := self._property(found, name, required)) is not None
+            Property(f"{literal(json_text(name))} {self._layout.colon} {value}", name in required)
+            for name, value in values.items()
+            if value is not None
         ]
         further = None if closed else self._further_pair(found, set(names), further_members, patterns)
         least = int(found.limits.get("minProperties", 0))
         most = None if "maxProperties" not in found.limits else int(found.limits["maxProperties"])
-        return object_expression(ObjectParts(found.path, declared, further, least, most), self._layout, self.grammar)
+        parts = ObjectParts(found.path, declared, further, least, most)
+        expression = object_expression(parts, self._layout, self.grammar)
+        self._forms[-1].append(frozenset(value for name in required if (value := values[name]) is not None))
+        return expression
 
     def _property(self, found: Conjunction, name: str, required: dict[str, None]) -> str | None:
         """The rule of a property's values; None for one that must be left out."""
@@ -252,7 +287,7 @@ class SchemaConverter:
             for schema, path in found.names:
                 if not self._validator.evolve(schema=schema).is_valid(name):
                     raise unsatisfiable(path, f"the required property {name!r} is no valid name")
-            return self.value(_property_members(found, name) or [(True, found.path)])
+            return self.value(property_members(found, name) or [(True, found.path)])
         except Unsatisfiable:
             if name in required:
                 raise
@@ -302,93 +337,3 @@ class SchemaConverter:
             return None
         except regex.error as error:
             raise refused("patternProperties", found.path, str(error)) from None
-
-
-def _anchors(root: dict[str, Any]) -> list[tuple[str, tuple[Schema, Path]]]:
-    found: list[tuple[str, tuple[Schema, Path]]] = []
-    waiting: list[tuple[Any, Path]] = [(root, ())]
-    while waiting:
-        value, path = waiting.pop()
-        if isinstance(value, dict):
-            if isinstance(value.get("$anchor"), str):
-                found.append((value["$anchor"], (value, path)))
-            waiting += [(inner, (*path, key)) for key, inner in value.items() if key not in ("enum", "const")]
-        elif isinstance(value, list):
-            waiting += [(inner, (*path, index)) for index, inner in enumerate(value)]
-    return found
-
-
-def _implied_types(found: Conjunction) -> frozenset[str]:
-    """Without a type, the types that the other keywords speak of; all, if they speak of none."""
-    implied = {name for name, fields in _IMPLIED.items() if any(getattr(found, each) for each in fields)}
-    implied |= {name for name, limits in _IMPLIED_LIMITS.items() if any(each in found.limits for each in limits)}
-    return frozenset(implied) or ALL_TYPES
-
-
-def _bound(found: Conjunction, closed: str, open_: str, direction: int) -> tuple[Fraction | None, bool]:
-    """The tighter of two bounds, and whether it is excluded."""
-    best: tuple[Fraction, bool] | None = None
-    for keyword in (closed, open_):
-        if keyword not in found.limits:
-            continue
-        try:
-            value = Fraction(str(found.limits[keyword]))
-        except ValueError:
-            raise refused(keyword, found.path, "is not a finite number") from None
-        if best is None or (value - best[0]) * direction >= 0:
-            best = (value, keyword == open_)
-    return best or (None, False)
-
-
-def _required(found: Conjunction) -> dict[str, None]:
-    """Required names, with what they make required."""
-    required = dict(found.required)
-    waiting = list(required)
-    while waiting:
-        for name in found.dependent.get(waiting.pop(), ()):
-            if name not in required:
-                required[name] = None
-                waiting.append(name)
-    return required
-
-
-def _items_at(found: Conjunction, index: int) -> Members:
-    """What each member says of the item at this place."""
-    members: Members = []
-    for member, path in found.arrays:
-        prefix = member.get("prefixItems", ())
-        if index < len(prefix):
-            members.append((prefix[index], (*path, "prefixItems", index)))
-            continue
-        for keyword in ("items", "unevaluatedItems"):
-            if keyword in member:
-                members.append((member[keyword], (*path, keyword)))
-    return members
-
-
-def _property_members(found: Conjunction, name: str) -> Members:
-    """What each member says of the property: its own schema, those of patterns, else that of further properties."""
-    members: Members = []
-    for member, path in found.objects:
-        known = len(members)
-        if name in member.get("properties", {}):
-            members.append((member["properties"][name], (*path, "properties", name)))
-        for pattern, schema in member.get("patternProperties", {}).items():
-            if regex.search(pattern, name):
-                members.append((schema, (*path, "patternProperties", pattern)))
-        if len(members) == known and "additionalProperties" in member:
-            members.append((member["additionalProperties"], (*path, "additionalProperties")))
-    return members
-
-
-def _without_values(schema: Schema) -> Schema:
-    return schema if isinstance(schema, bool) else {k: v for k, v in schema.items() if k not in ("enum", "const")}
-
-
-def _json_text(value: Any) -> str:
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value)
-    return text

@@ -25,6 +25,12 @@ INTEGERS = {
     "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}, "c": {"type": "integer"}},
 }
 
+ENDLESS = {
+    "type": "object",
+    "properties": {"x": {"type": "array", "items": {"$ref": "#/$defs/endless"}, "minItems": 1}},
+    "required": ["x"],
+}
+
 ENFORCED: dict[str, list[Any]] = {
     "type": [{"type": name} for name in ("object", "array", "string", "number", "integer", "boolean", "null")]
     + [{"type": ["string", "null", "integer"]}, {"type": ["number", "integer"]}],
@@ -188,6 +194,8 @@ ENFORCED: dict[str, list[Any]] = {
         {"$ref": "#/$defs/n", "$defs": {"n": NODE}},
         {"$ref": "#/$defs/n", "maximum": 3, "$defs": {"n": {"type": "integer"}}},
         {"type": "object", "properties": {"c": {"type": "array", "items": {"$ref": "#"}}}, "required": ["c"]},
+        {"properties": {"a": {"$ref": "#/$defs/endless"}, "b": {}}, "$defs": {"endless": ENDLESS}},
+        {"anyOf": [{"$ref": "#/$defs/endless"}, {"type": "null"}], "$defs": {"endless": ENDLESS}},
         {"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": {"type": "integer"}}},
     ],
     "$defs": [{"$defs": {"unused": {"type": "string"}}, "type": "null"}],
@@ -227,6 +235,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"$ref": "https://example.com/schema.json"}, "'$ref' at $", "not in this document"),
     ({"$ref": "#/$defs/missing"}, "'$ref' at $", "leads nowhere"),
     ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "'$ref' at $.$defs.a", "itself"),
+    ({"$ref": "#/$defs/endless", "$defs": {"endless": ENDLESS}}, "without end", "no value is valid"),
     ({"$dynamicRef": "#n"}, "'$dynamicRef' at $", "not supported"),
     ({"enum": []}, "'enum' at $", "empty"),
     ({"minLength": -1}, "'minLength' at $", "whole number"),
