@@ -30,12 +30,18 @@ class ForwardPass:
     """Runs a model over rows of a plan."""
 
     def __init__(
-        self, model: CausalModel, attention: AttentionBackend, inputs: InputBuilder, prompt_logprobs: PromptLogprobs
+        self,
+        model: CausalModel,
+        attention: AttentionBackend,
+        inputs: InputBuilder,
+        prompt_logprobs: PromptLogprobs,
+        world: int = 1,
     ) -> None:
         self._model = model
         self._attention = attention
         self._inputs = inputs
         self._prompt_logprobs = prompt_logprobs
+        self._world = world
 
     def run(self, rows: PlanRows, last_ids: torch.Tensor, reporting: Collection[int]) -> ForwardResult:
         """All rows at once, or, out of memory, half of them after the other half; one row that alone does not fit fails.
@@ -45,7 +51,9 @@ class ForwardPass:
         try:
             return self._run(rows, last_ids, reporting)
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            # With several ranks the others are in the middle of this step's collectives, and can't turn back: the
+            # replica must start again as a whole.
+            if self._world > 1 or not is_out_of_memory(error):
                 raise
             message = str(error)
         # Outside the handler: the exception's traceback keeps the failed attempt's tensors alive.

@@ -15,6 +15,7 @@ from model_runner.forward import ForwardPass, ForwardResult
 from model_runner.inputs import InputBuilder, PlanRows
 from model_runner.memory import count_pages
 from model_runner.models.registry import build_model
+from model_runner.parallel.group import LEADER, OneRank, RankGroup
 from model_runner.prompt_logprobs import PromptLogprobs
 from model_runner.sampling.grammar_mask import parse_words
 from model_runner.sampling.pipeline import NO_TOKEN_LEFT, NOT_FINITE, DrawBatch, DrawMasks, Drawn, SamplingPipeline
@@ -24,6 +25,8 @@ from protocol.outputs import IdLogprobs
 from protocol.plan import NOTHING_DRAWN, BatchPlan, Capacity, GrammarMasks, RowFailure, StepResult
 from runtime.engine_config import EngineConfig
 
+PROBE_ROWS = 1
+"""The scheduler keeps one row free for health probes, beside those that --max-running-requests promises."""
 NOT_FINITE_MESSAGE = "the model computed NaN or infinite values for this request"
 NO_TOKEN_LEFT_MESSAGE = "grammar, banned, allowed and minimum tokens together leave no token to draw"
 
@@ -46,7 +49,8 @@ class ModelRunner:
     """`protocol.plan.Executor` for one model on one device.
 
     `on_progress(what, done, total)` is called while weights load. `model` and `attention` are for tests and tools that
-    have built them already; a server's come from the configuration.
+    have built them already; a server's come from the configuration. With several ranks in `group` each holds a share of
+    the model and runs the same plans; rank 0 draws, the others learn what it drew.
     """
 
     def __init__(
@@ -56,25 +60,29 @@ class ModelRunner:
         *,
         model: CausalModel | None = None,
         attention: AttentionBackend | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         torch.set_num_threads(config.threads)
-        self._model = model or build_model(config, 0, 1, on_progress)
+        self._group = group or OneRank()
+        self._leads = self._group.rank == LEADER
+        self._model = model or build_model(config, self._group.rank, self._group.world, on_progress, self._group)
         device, layers = self._model.device, self._model.layer_specs
         attention = attention or build_attention(config.attention_backend, device, self._model.dtype)
         bytes_per_page = attention.bytes_per_page(layers, config.page_size)
-        pages = count_pages(config, bytes_per_page, device)
+        pages = self._group.smallest(count_pages(config, bytes_per_page, device))
         attention.make_pool(layers, pages, config.page_size)
-        self._inputs = InputBuilder(config.max_running_requests, config.page_size, device)
-        self._sampling = SamplingPipeline(config.max_running_requests, self._model.vocab_size, device)
+        max_rows = config.max_running_requests + PROBE_ROWS
+        self._inputs = InputBuilder(max_rows, config.page_size, device)
+        self._sampling = SamplingPipeline(max_rows, self._model.vocab_size, device)
         self._prompt_logprobs = PromptLogprobs(self._model)
-        self._forward = ForwardPass(self._model, attention, self._inputs, self._prompt_logprobs)
+        self._forward = ForwardPass(self._model, attention, self._inputs, self._prompt_logprobs, self._group.world)
         self._pending: deque[PendingStep] = deque()
         self._steps = 0
         self._forward_us = 0
         self.capacity = Capacity(
             pages=pages,
             page_size=config.page_size,
-            max_rows=config.max_running_requests,
+            max_rows=max_rows,
             vocab_size=self._model.vocab_size,
             kv_bytes=pages * bytes_per_page,
             weight_bytes=self._model.weight_bytes,
@@ -86,10 +94,12 @@ class ModelRunner:
             self._sampling.release(slot)
             self._prompt_logprobs.release(slot)
         for start in plan.starts:
-            self._sampling.start(start)
+            if self._leads:
+                self._sampling.start(start)
             self._prompt_logprobs.start(start)
-        for forced in plan.forced:
-            self._sampling.force(forced)
+        if self._leads:
+            for forced in plan.forced:
+                self._sampling.force(forced)
         self._inputs.apply(plan.page_deltas)
         rows = PlanRows.parse(plan)
         step = PendingStep(plan, rows, StepTimer(self._model.device))
@@ -109,10 +119,14 @@ class ModelRunner:
         step.timer.begin()
         logits = self._model.logits(step.forward.hidden)
         batch = draw_batch(step.rows)
-        step.drawn = self._sampling.draw(logits, batch, draw_masks(step.plan, step.rows, masks))
-        step.ids = HostCopy(step.drawn.ids)
-        if step.drawn.answer is not None:
-            step.answer = step.drawn.answer.to_host()
+        if self._leads:
+            step.drawn = self._sampling.draw(logits, batch, draw_masks(step.plan, step.rows, masks))
+            step.ids = HostCopy(self._group.broadcast(step.drawn.ids))
+            if step.drawn.answer is not None:
+                step.answer = step.drawn.answer.to_host()
+        else:
+            drawn = torch.empty(len(batch.slots), dtype=torch.int64, device=self._model.device)
+            self._sampling.learn(batch, self._group.broadcast(drawn))
         step.timer.end()
 
     @torch.inference_mode()

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from protocol.plan import Executor
-from runtime.engine_config import EngineConfig
-from runtime.start_error import StartError
+from runtime.channels import Outbox
+from runtime.engine_config import EngineConfig, ProcessSpec
 from scheduler.grammar.interface import GrammarBackend
 
 OnProgress = Callable[[str, int, int], None]
 
 
-def build_executor(config: EngineConfig, on_progress: OnProgress) -> Executor:
-    """The executor of this replica, with its weights loaded. `on_progress(what, done, total)` is called meanwhile."""
-    if config.args.tp_size > 1:
-        raise StartError(f"--tp-size {config.args.tp_size}: this version runs a model on one device only")
-    executor: Executor = importlib.import_module("model_runner.runner").ModelRunner(config, on_progress)
+def build_executor(config: EngineConfig, spec: ProcessSpec, outbox: Outbox, on_progress: OnProgress) -> Executor:
+    """The executor of this replica, with its weights loaded; plans for its other ranks leave by `outbox`.
+    `on_progress(what, done, total)` is called meanwhile."""
+    start = importlib.import_module("model_runner.parallel.start")
+    executor: Executor = start.start_executor(config, spec, outbox, on_progress)
     return executor
 
 

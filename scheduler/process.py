@@ -185,7 +185,8 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         links.report(Progress(peer_of(spec), what, done, total))
 
     try:
-        loop = SchedulerLoop(config, spec, links, slot, build_executor(config, on_progress))
+        executor = build_executor(config, spec, links.outbox, on_progress)
+        loop = SchedulerLoop(config, spec, links, slot, executor)
         # Hundreds of thousands of objects live as long as the process (torch's among them): looking through them for
         # garbage again and again would hold steps up by tens of milliseconds.
         gc.collect()

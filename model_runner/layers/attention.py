@@ -6,7 +6,7 @@ from model_runner.attention.interface import AttentionSpec, LayerKV
 from model_runner.layers.declarations import AttentionDeclaration
 from model_runner.layers.linear import column_linear, row_linear
 from model_runner.layers.norms import RMSNorm
-from model_runner.layers.parallel import head_share, share
+from model_runner.layers.parallel import head_shares
 from model_runner.layers.rotary import rotate
 from model_runner.layers.step import LayerStep
 from model_runner.loading.weights import RowBlock, Weights
@@ -26,8 +26,7 @@ class Attention:
         self.declared = declared
         self.layer_index = layer_index
         self.table_index = table_index
-        heads = share(declared.heads, weights.communicator, "num_attention_heads")
-        kv_heads = head_share(declared.kv_heads, weights.communicator)
+        heads, kv_heads = head_shares(declared.heads, declared.kv_heads, weights.communicator)
         self.heads = heads.stop - heads.start
         self.kv_heads = kv_heads.stop - kv_heads.start
         dim = declared.head_dim
@@ -103,4 +102,6 @@ def _qk_norm(weights: Weights, name: str, declared: AttentionDeclaration, count:
         return RMSNorm(gain + declared.norm_offset, declared.norm_epsilon)
     region = (slice(held.start * dim, held.stop * dim),)
     gain = weights.tensor(f"{name}.weight", (count * dim,), region, torch.float32)
-    return RMSNorm(gain + declared.norm_offset, declared.norm_epsilon, weights.communicator)
+    # Heads that several ranks hold a copy of count once for each of them, in the sum and here.
+    copies = max(1, weights.communicator.world // declared.kv_heads) if count == declared.kv_heads else 1
+    return RMSNorm(gain + declared.norm_offset, declared.norm_epsilon, weights.communicator, count * dim * copies)

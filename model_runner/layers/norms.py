@@ -7,12 +7,15 @@ from model_runner.loading.weights import Weights
 
 
 class RMSNorm:
-    """Root-mean-square norm. `sum_over` makes the statistics those of a vector that is split over ranks."""
+    """Root-mean-square norm. `sum_over` makes the statistics those of a vector of `width` that is split over ranks."""
 
-    def __init__(self, weight: torch.Tensor, epsilon: float, sum_over: Communicator | None = None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, epsilon: float, sum_over: Communicator | None = None, width: int = 0
+    ) -> None:
         self.weight = weight  # [width] float32
         self.epsilon = epsilon
         self.sum_over = sum_over if sum_over is not None and sum_over.world > 1 else None
+        self.width = width
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         wide = inputs.to(torch.float32)
@@ -20,7 +23,7 @@ class RMSNorm:
             mean = wide.pow(2).mean(-1, keepdim=True)
         else:
             squares = self.sum_over.all_reduce(wide.pow(2).sum(-1, keepdim=True))
-            mean = squares / (wide.shape[-1] * self.sum_over.world)
+            mean = squares / self.width
         return (wide * torch.rsqrt(mean + self.epsilon) * self.weight).to(inputs.dtype)
 
     def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -42,13 +42,18 @@ def share(total: int, communicator: Communicator, what: str) -> slice:
     return slice(communicator.rank * size, (communicator.rank + 1) * size)
 
 
-def head_share(kv_heads: int, communicator: Communicator) -> slice:
-    """This rank's KV heads; with fewer heads than ranks, neighbouring ranks hold a copy of the same one."""
-    if kv_heads >= communicator.world:
-        return share(kv_heads, communicator, "num_key_value_heads")
-    if communicator.world % kv_heads:
-        raise ValueError(
-            f"num_key_value_heads ({kv_heads}) must divide the number of tensor-parallel ranks ({communicator.world})"
-        )
-    head = communicator.rank * kv_heads // communicator.world
-    return slice(head, head + 1)
+def head_shares(heads: int, kv_heads: int, communicator: Communicator) -> tuple[slice, slice]:
+    """This rank's query heads and the KV heads that they read.
+
+    KV heads are dealt whole with their query heads, as evenly as they go: three over two ranks are one and two. With
+    fewer KV heads than ranks, neighbouring ranks hold a copy of the same one and share its query heads out.
+    """
+    rank, world = communicator.rank, communicator.world
+    if kv_heads >= world:
+        start, stop = rank * kv_heads // world, (rank + 1) * kv_heads // world
+        per_kv = heads // kv_heads
+        return slice(start * per_kv, stop * per_kv), slice(start, stop)
+    if world % kv_heads:
+        raise ValueError(f"num_key_value_heads ({kv_heads}) must divide the number of tensor-parallel ranks ({world})")
+    head = rank * kv_heads // world
+    return share(heads, communicator, "num_attention_heads"), slice(head, head + 1)

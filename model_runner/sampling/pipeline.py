@@ -121,7 +121,7 @@ class SamplingPipeline:
             apply_mask(logits, self._index(masks.draws), to_device(masks.words, self._device))
         ids = draw(logits, self._parameters(batch), self._vocabulary)
         ids = self._mark_undrawn(ids, logits, finite, masks)
-        self._learn(batch, ids)
+        self.learn(batch, ids)
         answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)
         return Drawn(ids, asking, answer)
 
@@ -151,7 +151,8 @@ class SamplingPipeline:
             ids[self._index(masks.draws[nothing_allowed])] = NOTHING_DRAWN
         return torch.where(finite, ids, NOT_FINITE)
 
-    def _learn(self, batch: DrawBatch, ids: torch.Tensor) -> None:
+    def learn(self, batch: DrawBatch, ids: torch.Tensor) -> None:
+        """The slots' histories learn what was drawn: [draws] int64, negative where nothing was."""
         valid = ids >= 0
         slots = batch.slots
         if batch.checked_against is not None:

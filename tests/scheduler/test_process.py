@@ -29,10 +29,8 @@ from protocol.requests import AbortRequest, EngineRequest, PeekCache
 from protocol.sampling import SamplingParameters
 from runtime.channels import Inbox, Links, Outbox
 from runtime.engine_config import EngineConfig, ProcessSpec
-from runtime.start_error import StartError
 from runtime.status_board import StatusBoard
 from scheduler import process
-from scheduler.executor import build_executor
 from scheduler.grammar.interface import GrammarBackend
 from scheduler.process import SchedulerLoop
 from tests.scheduler.bench import make_config
@@ -237,7 +235,7 @@ def test_main_builds_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     spec = msgspec.structs.replace(ring.spec, endpoint=f"ipc://{tmp_path}/s2", control_endpoint=f"ipc://{tmp_path}/sc2")
     built: list[FakeExecutor] = []
 
-    def build(config: EngineConfig, on_progress: Any) -> FakeExecutor:
+    def build(config: EngineConfig, spec: ProcessSpec, outbox: Outbox, on_progress: Any) -> FakeExecutor:
         on_progress("loading weights", 1, 1)
         built.append(FakeExecutor())
         return built[0]
@@ -253,8 +251,3 @@ def test_main_builds_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert built
     control.close(0)
     ring.close()
-
-
-def test_several_ranks_are_refused_in_one_sentence() -> None:
-    with pytest.raises(StartError, match="--tp-size 2"):
-        build_executor(make_config(tp_size=2), lambda what, done, total: None)
