@@ -9,25 +9,35 @@ Form = Literal["int4", "int8", "bfloat16", "float32"]
 
 PANEL = 16
 GROUP = 32
+HALF_GROUP = GROUP // 2
+_HALVES_PER_GROUP = {"int4": 160, "int8": 272}
+"""float16-sized units of one panel's group: its quants, its scales and, for int4, its minimums."""
 
 
 @dataclass(frozen=True)
 class GroupedWeight:
-    """A weight in groups of 32 inputs: `scale * quants (+ minimum)`.
+    """A weight in groups of 32 inputs: `scale * quant (+ minimum)`.
 
-    int4: quants uint8 0..15 with a minimum; int8: quants int8 -127..127 without.
+    int8: quants -127..127, without minimums. int4: quants 0..15, two to a byte: the first 16 of a group in the low halves
+    of its 16 bytes, the others in the high ones (as GGUF's Q4 blocks have them).
     """
 
-    quants: torch.Tensor  # [outputs, inputs]
+    quants: torch.Tensor  # int8 [outputs, inputs], or uint8 [outputs, inputs / 2]
     scales: torch.Tensor  # [outputs, inputs / 32] float16
     minimums: torch.Tensor | None = None  # [outputs, inputs / 32] float16
 
+    @property
+    def inputs(self) -> int:
+        return self.scales.shape[1] * GROUP
+
     def dense(self) -> torch.Tensor:
         """The weight that the arithmetic stands for, float32 [outputs, inputs]."""
-        grouped = torch.unflatten(self.quants.float(), 1, (-1, GROUP)) * self.scales.float().unsqueeze(2)
-        if self.minimums is not None:
-            grouped = grouped + self.minimums.float().unsqueeze(2)
-        return grouped.flatten(1)
+        if self.minimums is None:
+            grouped = torch.unflatten(self.quants, 1, (-1, GROUP)).float()
+            return (grouped * self.scales.float().unsqueeze(2)).flatten(1)
+        packed = torch.unflatten(self.quants, 1, (-1, HALF_GROUP))
+        grouped = torch.cat((packed & 15, packed >> 4), dim=2).float()
+        return (grouped * self.scales.float().unsqueeze(2) + self.minimums.float().unsqueeze(2)).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class PackedWeight:
 
 
 def quantise_int8(weight: torch.Tensor) -> GroupedWeight:
-    """Symmetric int8 per group of 32 inputs, round to nearest: [outputs, inputs] in, the same out."""
+    """Symmetric int8 per group of 32 inputs, round to nearest, of a weight [outputs, inputs]."""
     grouped = torch.unflatten(weight.float(), 1, (-1, GROUP))
     scales = (grouped.abs().amax(2) / 127).half()
     divisor = scales.float().unsqueeze(2)
@@ -62,70 +72,66 @@ def quantise_int8(weight: torch.Tensor) -> GroupedWeight:
 
 
 def quantise_int4(weight: torch.Tensor) -> GroupedWeight:
-    """Asymmetric int4 per group of 32 inputs: scale and minimum from the group's range."""
+    """Asymmetric int4 per group of 32 inputs, scale and minimum from the group's range, of a weight [outputs, inputs]."""
     grouped = torch.unflatten(weight.float(), 1, (-1, GROUP))
     minimums = grouped.amin(2).half()
     scales = ((grouped.amax(2) - minimums.float()) / 15).half()
     divisor = scales.float().unsqueeze(2)
     quants = torch.where(divisor > 0, (grouped - minimums.float().unsqueeze(2)) / divisor.clamp(min=1e-30), 0.0)
-    return GroupedWeight(quants.round().clamp(0, 15).flatten(1).to(torch.uint8), scales, minimums)
+    return GroupedWeight(pack_nibbles(quants.round().clamp(0, 15).to(torch.uint8)), scales, minimums)
 
 
-def _pad_rows(tensor: torch.Tensor) -> torch.Tensor:
+def pack_nibbles(grouped: torch.Tensor) -> torch.Tensor:
+    """uint8 0..15 [outputs, groups, 32] to the bytes of `GroupedWeight.quants`."""
+    return (grouped[..., :HALF_GROUP] | (grouped[..., HALF_GROUP:] << 4)).flatten(1)
+
+
+def _panels(tensor: torch.Tensor, gated: bool) -> torch.Tensor:
+    """[rows, ...] as [panels, 1, 16, ...], filled up with zero rows; a gated one, which holds gate rows and then as many
+    up rows, as [panels / 2, 2, 16, ...], so that panels of both alternate."""
+    if gated:
+        return torch.unflatten(tensor, 0, (2, -1, PANEL)).transpose(0, 1)
     missing = -tensor.shape[0] % PANEL
-    return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]) if missing else tensor
-
-
-def _interleave(tensor: torch.Tensor) -> torch.Tensor:
-    """[gate rows, up rows] to alternating panels of 16 of each."""
-    gate, up = torch.unflatten(tensor, 0, (2, -1, PANEL))
-    return torch.stack([gate, up], dim=1).flatten(0, 2)
-
-
-def _halves(tensor: torch.Tensor) -> torch.Tensor:
-    """float16 [outputs, groups] to bytes [panels, groups, 32]."""
-    return torch.unflatten(tensor, 0, (-1, PANEL)).transpose(1, 2).contiguous().view(torch.uint8)
-
-
-def _quads(quants: torch.Tensor) -> torch.Tensor:
-    """[outputs, inputs] bytes to [panels, groups, 8 quads, 64]."""
-    split = torch.unflatten(torch.unflatten(quants, 0, (-1, PANEL)), 2, (-1, GROUP // 4, 4))
-    return split.permute(0, 2, 3, 1, 4).contiguous().view(torch.uint8).flatten(3)
+    if missing:
+        tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+    return torch.unflatten(tensor, 0, (-1, 1, PANEL))
 
 
 def pack_grouped(
     weight: GroupedWeight, bias: torch.Tensor | None = None, *, gated: bool = False, terms: int = 1
 ) -> PackedWeight:
     """Packs an int4 or int8 weight; a gated one holds the gate's rows, then as many of the up projection."""
-    arrange = (lambda tensor: _interleave(tensor)) if gated else _pad_rows
-    rows, inputs = weight.quants.shape
-    _check(rows, inputs, gated)
-    quads = _quads(arrange(weight.quants))
-    if weight.minimums is None:
-        parts = [quads.flatten(2), _halves(arrange(weight.scales))]
-    else:
-        nibbles = quads[:, :, :4] | (quads[:, :, 4:] << 4)
-        parts = [nibbles.flatten(2), _halves(arrange(weight.scales)), _halves(arrange(weight.minimums))]
     form: Form = "int8" if weight.minimums is None else "int4"
-    data = torch.cat(parts, dim=2).flatten().contiguous()
-    return PackedWeight(form, quads.shape[0] * PANEL, inputs, rows, gated, data, _bias(bias, arrange), terms)
+    rows, inputs, groups = weight.quants.shape[0], weight.inputs, weight.scales.shape[1]
+    _check(rows, inputs, gated)
+    # Four quants of an output lie together in both layouts, so they move as one 32-bit word (eight, for int4).
+    words = _panels(weight.quants.contiguous().view(torch.int32), gated)
+    words = torch.unflatten(words, 3, (groups, -1)).permute(0, 1, 3, 4, 2)  # [., ., groups, words, 16]
+    scales = _panels(weight.scales, gated).transpose(2, 3)  # [., ., groups, 16]
+    blocks = torch.empty(*words.shape[:3], _HALVES_PER_GROUP[form], dtype=torch.float16)
+    end = words.shape[3] * PANEL  # in words
+    torch.unflatten(blocks.view(torch.int32)[..., :end], 3, (-1, PANEL)).copy_(words)
+    blocks[..., 2 * end : 2 * end + PANEL].copy_(scales)
+    if weight.minimums is not None:
+        blocks[..., 2 * end + PANEL :].copy_(_panels(weight.minimums, gated).transpose(2, 3))
+    outputs = blocks.shape[0] * blocks.shape[1] * PANEL
+    data = blocks.view(torch.uint8).flatten()
+    return PackedWeight(form, outputs, inputs, rows, gated, data, _bias(bias, gated), terms)
 
 
 def pack_dense(weight: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False) -> PackedWeight:
     """Packs a bfloat16 or float32 weight [outputs, inputs] as it is."""
-    arrange = (lambda tensor: _interleave(tensor)) if gated else _pad_rows
     rows, inputs = weight.shape
     _check(rows, inputs, gated)
-    per_line = 2 if weight.dtype == torch.bfloat16 else 1
-    pieces = torch.unflatten(torch.unflatten(arrange(weight), 0, (-1, PANEL)), 2, (-1, per_line))
-    panels = pieces.transpose(1, 2).contiguous()
-    form: Form = "bfloat16" if per_line == 2 else "float32"
-    data = panels.view(torch.uint8).flatten()
-    return PackedWeight(form, panels.shape[0] * PANEL, inputs, rows, gated, data, _bias(bias, arrange))
+    words = _panels(weight.contiguous().view(torch.int32), gated)  # a word is one float32, or two bfloat16
+    lines = words.transpose(2, 3).contiguous()
+    form: Form = "bfloat16" if weight.dtype == torch.bfloat16 else "float32"
+    outputs = lines.shape[0] * lines.shape[1] * PANEL
+    return PackedWeight(form, outputs, inputs, rows, gated, lines.view(torch.uint8).flatten(), _bias(bias, gated))
 
 
-def _bias(bias: torch.Tensor | None, arrange: object) -> torch.Tensor | None:
-    return None if bias is None else arrange(bias.float()).contiguous()  # type: ignore[operator]
+def _bias(bias: torch.Tensor | None, gated: bool) -> torch.Tensor | None:
+    return None if bias is None else _panels(bias.float(), gated).flatten().contiguous()
 
 
 def _check(rows: int, inputs: int, gated: bool) -> None:

@@ -24,24 +24,19 @@ def _half(blocks: Bytes) -> NDArray[numpy.float16]:
 def _weight(quants: NDArray[Any], scales: NDArray[Any], minimums: NDArray[Any] | None) -> GroupedWeight:
     rows = quants.shape[0]
     return GroupedWeight(
-        torch.from_numpy(quants.reshape(rows, -1)),
+        torch.from_numpy(numpy.ascontiguousarray(quants.reshape(rows, -1))),
         torch.from_numpy(scales.reshape(rows, -1).astype(numpy.float16)),
         None if minimums is None else torch.from_numpy(minimums.reshape(rows, -1).astype(numpy.float16)),
     )
 
 
-def _nibbles(packed: Bytes) -> Bytes:
-    """[..., n] bytes to [..., 2n]: all low halves, then all high ones."""
-    return numpy.concatenate([packed & 15, packed >> 4], axis=-1)
-
-
 def _q4_0(blocks: Bytes) -> GroupedWeight:
     scales = _half(blocks[..., :2])
-    return _weight(_nibbles(blocks[..., 2:]), scales, scales.astype(numpy.float32) * -8.0)
+    return _weight(blocks[..., 2:], scales, scales.astype(numpy.float32) * -8.0)
 
 
 def _q4_1(blocks: Bytes) -> GroupedWeight:
-    return _weight(_nibbles(blocks[..., 4:]), _half(blocks[..., :2]), _half(blocks[..., 2:4]))
+    return _weight(blocks[..., 4:], _half(blocks[..., :2]), _half(blocks[..., 2:4]))
 
 
 def _q8_0(blocks: Bytes) -> GroupedWeight:
@@ -54,9 +49,13 @@ def _q4_k(blocks: Bytes) -> GroupedWeight:
     first, second, third = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
     scales = numpy.concatenate([first & 63, (third & 15) | ((first >> 6) << 4)], axis=-1)
     minimums = numpy.concatenate([second & 63, (third >> 4) | ((second >> 6) << 4)], axis=-1)
-    packed = blocks[..., 16:].reshape(*blocks.shape[:-1], 4, GROUP)
+    # 64 values to 32 bytes: one group in the low halves, the next in the high ones.
+    packed = blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 1, GROUP)
+    groups = numpy.concatenate([packed & 15, packed >> 4], axis=-2)
+    half = GROUP // 2
+    quants = groups[..., :half] | (groups[..., half:] << 4)
     return _weight(
-        _nibbles(packed),
+        quants,
         factor[..., None] * scales.astype(numpy.float32),
         -lowest[..., None] * minimums.astype(numpy.float32),
     )

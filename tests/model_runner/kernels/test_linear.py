@@ -83,7 +83,7 @@ def test_avx512_code_computes_the_same_bits(library: ctypes.CDLL, emulating_libr
 
 
 def test_extreme_integers_do_not_saturate(library: ctypes.CDLL) -> None:
-    quants = torch.full((16, 64), 15, dtype=torch.uint8)
+    quants = torch.full((16, 32), 255, dtype=torch.uint8)
     ones = torch.ones(16, 2, dtype=torch.float16)
     four_bits = pack_grouped(GroupedWeight(quants, ones, torch.zeros(16, 2, dtype=torch.float16)))
     eight_bits = pack_grouped(GroupedWeight(torch.full((16, 64), -127, dtype=torch.int8), ones))
