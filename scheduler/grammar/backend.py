@@ -117,8 +117,13 @@ class XGrammarBackend:
         """See GrammarBackend."""
         ours = _ours(states)
         began = time.monotonic()
-        self._filler.request(ours)
-        self._filler.wait(ours, timeout_s)
+        while True:
+            self._filler.request(ours)
+            self._filler.wait(ours, began + timeout_s - time.monotonic())
+            # A token accepted while its mask was under way: that mask is of no use, and the next one not asked for yet.
+            outdated = any(not (state.mask_is_current or state.filling or state.failure) for state in ours)
+            if not outdated or time.monotonic() - began >= timeout_s:
+                break
         self._mask_wait_s += time.monotonic() - began
         late = [
             i for i, state in enumerate(ours) if state.filling or not state.mask_is_current or state.failure is not None

@@ -1,6 +1,7 @@
 """One choice's place in its grammar, with the mask of its next token and an account of what its masks have cost."""
 
 import math
+import threading
 import time
 from collections.abc import Sequence
 
@@ -20,12 +21,14 @@ WORD_BITS = 32
 
 
 class XGrammarState:
-    """The scheduler's loop owns it, save while `filling`: then a mask thread does."""
+    """Of the scheduler's loop; while `filling`, its mask waits for a mask thread or is with one."""
 
     def __init__(
         self, compiled: xgrammar.CompiledGrammar, end_ids: tuple[int, ...], vocab_size: int, forced: ForcedText
     ) -> None:
         self.failure: ErrorInfo | None = None
+        self.finished = False
+        self._lock = threading.Lock()  # whoever uses the matcher holds it
         self.filling = False
         self.filling_since = math.inf  # still in line
         self.mask_is_current = False
@@ -37,50 +40,54 @@ class XGrammarState:
         self._tokens = 0
 
     def accept(self, ids: Sequence[int]) -> bool:
-        """See GrammarState. Called between masks: while one is being filled, nothing was drawn that could be accepted."""
-        if self.filling or self.failure is not None:
+        """See GrammarState. Waits for a mask that is just being filled (the scheduler may decide a token meanwhile)."""
+        if self.failure is not None or not self._lock.acquire(timeout=LONGEST_FILL_S):
             return False
         began = time.thread_time()
-        for count, token_id in enumerate(ids):
-            if self._matcher.is_terminated() or not self._matcher.accept_token(token_id):
-                self._matcher.rollback(count)
-                return False
-        self._tokens += len(ids)
-        self.mask_is_current = self.mask_is_current and not ids
-        self._charge(time.thread_time() - began)
+        try:
+            for count, token_id in enumerate(ids):
+                if self._matcher.is_terminated() or not self._matcher.accept_token(token_id):
+                    self._matcher.rollback(count)
+                    return False
+            self._tokens += len(ids)
+            self.mask_is_current = self.mask_is_current and not ids
+            self.finished = bool(self._matcher.is_terminated())
+        finally:
+            self._charge(time.thread_time() - began)
+            self._lock.release()
         return True
-
-    @property
-    def finished(self) -> bool:
-        return not self.filling and bool(self._matcher.is_terminated())
 
     def forced_ids(self) -> tuple[int, ...]:
         """See GrammarState. What the grammar forces is accepted on trial: a token that it would not draw ends the run."""
-        if self.filling or self.failure is not None or self._matcher.is_terminated():
+        if self.finished or self.failure is not None or not self._lock.acquire(blocking=False):
             return ()
-        ids = self._forced.ids(self._matcher.find_jump_forward_string())
-        accepted = 0
-        for token_id in ids:
-            if not self._matcher.accept_token(token_id):
-                break
-            accepted += 1
-        if accepted:
-            self._matcher.rollback(accepted)
-        return ids[:accepted]
+        try:
+            ids = self._forced.ids(self._matcher.find_jump_forward_string())
+            accepted = 0
+            for token_id in ids:
+                if not self._matcher.accept_token(token_id):
+                    break
+                accepted += 1
+            if accepted:
+                self._matcher.rollback(accepted)
+            return ids[:accepted]
+        finally:
+            self._lock.release()
 
     def fill(self) -> None:
         """Fills the mask; in a mask thread."""
-        began = time.thread_time()
-        try:
-            if self._matcher.is_terminated():
-                self.mask[:] = 0
-            else:
-                self._matcher.fill_next_token_bitmask(self.mask, 0)
-                self.mask[0, -1] &= self._last_word  # xgrammar allows what lies beyond the vocabulary
-        except RuntimeError as error:
-            self.failure = _failure(f"the grammar has no next token: {error}")
-        self._charge(time.thread_time() - began)
-        self.mask_is_current = True
+        with self._lock:
+            began = time.thread_time()
+            try:
+                if self.finished:
+                    self.mask[:] = 0
+                else:
+                    self._matcher.fill_next_token_bitmask(self.mask, 0)
+                    self.mask[0, -1] &= self._last_word  # xgrammar allows what lies beyond the vocabulary
+            except RuntimeError as error:
+                self.failure = _failure(f"the grammar has no next token: {error}")
+            self._charge(time.thread_time() - began)
+            self.mask_is_current = True
 
     def check_time(self, now: float) -> None:
         """Fails a state whose mask has been under way for too long; its thread may take longer still."""

@@ -301,3 +301,16 @@ def test_control_tokens_serve_where_a_structural_tag_names_them(
     assert control in allowed_ids(backend, state)
     assert state.accept([control])
     assert all(vocabulary.token(id).startswith('"') for id in allowed_ids(backend, state))
+
+
+def test_a_token_that_is_decided_while_a_mask_is_under_way_counts(backend: XGrammarBackend) -> None:
+    made = template(backend, "regex", "a{50}")
+    a = token_id(backend, "a")
+    states = [made.new_state(ENDS) for _ in range(40)]
+    for _ in range(20):
+        backend.request_masks(states)
+        assert all(state.accept([a]) for state in states)
+    expected = made.new_state(ENDS)
+    assert expected.accept([a] * 20)
+    for state in states:
+        assert allowed_ids(backend, state) == allowed_ids(backend, expected)
