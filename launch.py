@@ -11,6 +11,7 @@ from types import FrameType
 import setproctitle
 
 from model_runner.kernels.support import kernels_refusal
+from model_runner.models.catalogue import find_architecture
 from protocol.control import Role
 from runtime.announcements import Announcer
 from runtime.arguments import parse_arguments
@@ -82,7 +83,8 @@ def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> En
     model = describe_model(args, path, environment.cache_folder)
     hardware = read_hardware(cuda_visible_devices=environment.cuda_visible_devices)
     refusal = kernels_refusal(model.architecture, text_config(model.config), hardware.processor_flags)
-    given = Given(args, model, hardware, weight_bytes(path), environment.omp_threads, refusal)
+    native = find_architecture(model.architecture) is not None
+    given = Given(args, model, hardware, weight_bytes(path), environment.omp_threads, refusal, native)
     return resolve(given, run_dir=str(run_dir), version=VERSION)
 
 

@@ -1,5 +1,6 @@
 """What the user sees of a start: decisions, progress bars, the template in force, and the line that says it is ready."""
 
+import contextlib
 import json
 import sys
 from typing import Any, TextIO
@@ -24,6 +25,10 @@ class Announcer:
             self._say(f"  {what}  ({why})")
 
     def progress(self, message: Progress) -> None:
+        with contextlib.suppress(OSError):
+            self._show(message)
+
+    def _show(self, message: Progress) -> None:
         key = (message.peer.role, message.peer.index, message.what)
         bar = self._bars.get(key)
         if bar is None:
@@ -35,8 +40,9 @@ class Announcer:
             bar.close()
 
     def end_progress(self) -> None:
-        for bar in self._bars.values():
-            bar.close()
+        with contextlib.suppress(OSError):
+            for bar in self._bars.values():
+                bar.close()
         self._bars.clear()
 
     def scheduler_ready(self, info: dict[str, Any]) -> None:
@@ -61,4 +67,5 @@ class Announcer:
         self._say(f"  curl {target}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{quoted}'")
 
     def _say(self, line: str) -> None:
-        print(line, file=self._output, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads, or the disk is full: no reason not to serve
+            print(line, file=self._output, flush=True)

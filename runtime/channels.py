@@ -6,6 +6,7 @@ A sender never blocks: queues are unbounded in ZeroMQ and bounded by admission (
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from protocol.links import INBOXES, ProcessControl, SupervisorInbox, decoder, en
 from runtime.engine_config import ProcessSpec
 
 MAX_MESSAGE_BYTES = 256 << 20
+KEPT_FRAMES = 4096
+"""Frames that wait for one peer that is not up yet."""
 
 
 class Inbox:
@@ -66,6 +69,7 @@ class Outbox:
     def __init__(self, context: zmq.Context[Any]) -> None:
         self._context = context
         self._sockets: dict[tuple[Role, int], tuple[Peer, zmq.Socket[Any]]] = {}
+        self._kept: dict[tuple[Role, int], deque[bytes]] = {}
         self.dropped = 0
 
     def peer_up(self, peer: Peer) -> None:
@@ -80,6 +84,8 @@ class Outbox:
         socket.setsockopt(zmq.LINGER, 1000)
         socket.connect(peer.endpoint)
         self._sockets[peer.role, peer.index] = (peer, socket)
+        for frame in self._kept.pop((peer.role, peer.index), ()):
+            socket.send(frame)
 
     def peer_down(self, peer: Peer) -> None:
         """Drops the socket if it belongs to this incarnation (or an older one)."""
@@ -95,6 +101,16 @@ class Outbox:
     def send(self, role: Role, index: int, message: msgspec.Struct) -> bool:
         """Queues the message; False if the peer is not up."""
         return self.send_frame(role, index, encode(message))
+
+    def send_or_keep(self, role: Role, index: int, message: msgspec.Struct) -> None:
+        """Sends the message, now or when the peer comes up: news of a peer and what concerns it travel on different
+        links, in no common order. What an earlier incarnation should have had does no harm: attempts tell."""
+        if (role, index) in self._sockets:
+            self.send(role, index, message)
+            return
+        kept = self._kept.setdefault((role, index), deque(maxlen=KEPT_FRAMES))
+        self.dropped += len(kept) == KEPT_FRAMES
+        kept.append(encode(message))
 
     def send_frame(self, role: Role, index: int, frame: bytes) -> bool:
         """As `send`, for a frame that is encoded already (one encoding, several readers)."""

@@ -1,6 +1,7 @@
 """What a dead process leaves for whoever has to find out why: one folder per death in --crash-dump-folder.
 
-Holds no text of any request: the plan on the board names requests and counts tokens only.
+Holds no text of any request: the plan on the board names requests and counts tokens only. What the requests were, the
+HTTP workers add, for only they know.
 """
 
 import json
@@ -18,11 +19,11 @@ from runtime.status_board import StatusBoard
 logger = logging.getLogger(__name__)
 
 
-def keep_evidence(config: EngineConfig, board: StatusBoard, child: Child, reason: str) -> None:
-    """Writes reason.txt, board.json, and where there are some stacks.txt and plan.json. Never fails: a full disk must not
-    keep the process from being restarted."""
+def keep_evidence(config: EngineConfig, board: StatusBoard, child: Child, reason: str) -> str:
+    """Writes reason.txt, board.json, and where there are some stacks.txt and plan.json; returns the folder, "" if there is
+    none. Never fails: a full disk must not keep the process from being restarted."""
     if config.args.crash_dump_folder is None:
-        return
+        return ""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     name = f"{stamp}-{child.seat.role}-{child.seat.index}-{child.spec.incarnation}"
     folder = Path(config.args.crash_dump_folder).expanduser() / name
@@ -37,8 +38,9 @@ def keep_evidence(config: EngineConfig, board: StatusBoard, child: Child, reason
             (folder / "plan.json").write_text(json.dumps(_plain(plan), indent=1))
     except OSError as error:
         logger.warning("the evidence of this death can't be kept in %s: %s", folder, error)
-    else:
-        logger.error("evidence of this death is in %s", folder)
+        return ""
+    logger.error("evidence of this death is in %s", folder)
+    return str(folder)
 
 
 def _plain(plan: bytes) -> Any:

@@ -37,6 +37,8 @@ class Given:
     omp_threads: int | None = None
     kernels_refusal: str | None = "nobody asked for them"
     """Why the compiled CPU kernels can't run the model here, None if they can."""
+    native: bool = True
+    """Whether the architecture has a native declaration."""
 
 
 class Decisions:
@@ -55,6 +57,7 @@ def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
     decisions = Decisions()
     decisions.note("model", model.name, f"{model.architecture}, {model.format}, {model.path}")
     device = _device(args, hardware, decisions)
+    model_impl = _model_impl(given, decisions)
     attention_backend = _attention_backend(given, device, decisions)
     dtype = _dtype(given, device, attention_backend, decisions)
     quantization = _quantization(given, attention_backend, decisions)
@@ -78,7 +81,7 @@ def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
         dtype=dtype,
         quantization=quantization,
         attention_backend=attention_backend,
-        model_impl="native" if args.model_impl == "auto" else args.model_impl,
+        model_impl=model_impl,
         page_size=page_size,
         kv_tokens=kv_tokens,
         max_running_requests=max_running,
@@ -110,6 +113,17 @@ def _device(args: ServerArgs, hardware: Hardware, decisions: Decisions) -> Devic
     return "cpu"
 
 
+def _model_impl(given: Given, decisions: Decisions) -> Literal["native", "transformers"]:
+    asked = given.args.model_impl
+    if asked != "auto":
+        decisions.note("model_impl", asked, "asked for")
+        return asked
+    if given.native:
+        return "native"
+    decisions.note("model_impl", "transformers", f"{given.model.architecture} has no native declaration")
+    return "transformers"
+
+
 def _attention_backend(given: Given, device: Device, decisions: Decisions) -> AttentionBackend:
     args = given.args
     refusal = _kernels_refusal(given, device)
@@ -118,6 +132,10 @@ def _attention_backend(given: Given, device: Device, decisions: Decisions) -> At
         raise StartError(f"--attention-backend cpu can't be had: {refusal}; --attention-backend torch can")
     if asked == "flashinfer" and device != "cuda":
         raise StartError("--attention-backend flashinfer does not run on cpu")
+    if given.args.deterministic and (refusal is not None or asked not in ("auto", "cpu")):
+        raise StartError(
+            f"--deterministic needs the compiled CPU kernels: {refusal or 'another backend was asked for'}"
+        )
     if asked != "auto":
         decisions.note("attention_backend", asked, "asked for")
         return asked
@@ -139,8 +157,8 @@ def _kernels_refusal(given: Given, device: Device) -> str | None:
         return "the CPU kernels run on one rank"
     if args.page_size != 16:
         return "the CPU kernels have pages of 16 tokens"
-    if args.model_impl == "transformers":
-        return "--model-impl transformers brings its own code"
+    if args.model_impl == "transformers" or not given.native:
+        return "transformers' modelling code brings its own kernels"
     if args.attention_backend == "auto" and args.dtype in ("float32", "float16"):
         return f"the CPU kernels keep their cache in bfloat16, --dtype {args.dtype} was asked for"
     return given.kernels_refusal

@@ -158,7 +158,8 @@ class StatusBoard:
         """Makes the file with `slots` empty slots, readable by its owner only."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.ftruncate(descriptor, _HEADER.size + slots * _SLOT_BYTES)
+            # Real blocks, not a hole: writing into a hole on a disk that has filled up meanwhile is a SIGBUS.
+            os.posix_fallocate(descriptor, 0, _HEADER.size + slots * _SLOT_BYTES)
             memory = mmap.mmap(descriptor, 0)
         finally:
             os.close(descriptor)

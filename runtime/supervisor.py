@@ -32,6 +32,7 @@ _SHUTDOWN_GRACE_S = 3.0
 _FAILED_START_GRACE_S = 1.0
 _DRAIN_REST_S = 1.0
 _DUMP_GRACE_S = 5.0
+_RETRY_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,10 @@ class Supervisor:
         try:
             self._announcer.decisions()
             for group in dict.fromkeys(seat.group for seat in self._seats):
-                self._start_group(group)
+                try:
+                    self._start_group(group)
+                except OSError as error:
+                    raise StartError(f"{group} can't be started: {error}") from None
             while self._phase != "stopping":
                 self._turn()
             grace_s = 0.0 if self._exit_status else _SHUTDOWN_GRACE_S
@@ -129,11 +133,15 @@ class Supervisor:
     def _introduce(self, newcomers: list[Child]) -> None:
         """Tells the newcomers of everybody who is there, and everybody of the newcomers."""
         fresh = {child.seat for child in newcomers}
-        present = [child for child in self._children.values() if self._group_is_ready(child.seat.group)]
-        for listener in present:
+        present = [child for child in self._fronts_last() if self._group_is_ready(child.seat.group)]
+        # A newcomer should know everybody before anybody writes to it.
+        for listener in sorted(present, key=lambda child: child.seat not in fresh):
             for other in present:
                 if (listener.seat in fresh or other.seat in fresh) and hears_of(listener.seat, other.seat):
                     self._tell(listener, PeerUp(other.peer, other.info))
+
+    def _fronts_last(self) -> list[Child]:
+        return sorted(self._children.values(), key=lambda child: child.seat.role == "http")
 
     def _tell(self, child: Child, message: msgspec.Struct) -> None:
         self._links.control.send(child.seat.role, child.seat.index, message)
@@ -196,10 +204,10 @@ class Supervisor:
         reason = child.how_it_ended()
         if stacks := child.stacks(self._config.run_dir):
             logger.error("stacks of %s when it died:\n%s", child.seat.name, stacks)
-        keep_evidence(self._config, self._board, child, reason)
+        evidence = keep_evidence(self._config, self._board, child, reason)
         if self._phase == "starting":
             raise StartError(reason)
-        self._take_down(child.seat.group, reason)
+        self._take_down(child.seat.group, reason, evidence)
         if self._phase == "draining" and child.seat.role == "http":
             return  # its connections are gone with it: nothing is left to drain there
         pause_s = self._budget.spend(child.seat.group, time.monotonic())
@@ -211,8 +219,10 @@ class Supervisor:
         logger.error("%s; it is started again %s", reason, f"in {pause_s:.1f} s" if pause_s else "now")
         self._restart_at_s[child.seat.group] = time.monotonic() + pause_s
 
-    def _take_down(self, group: str, reason: str) -> None:
-        """Ends what is left of the group and tells everybody else."""
+    def _take_down(self, group: str, reason: str, evidence: str) -> None:
+        """Ends what is left of the group and tells everybody else: those who submit again last, so that whoever gets a
+        new attempt has most likely heard of the death before."""
+        at_s = time.time()
         fallen = self._group_children(group)
         for child in fallen:
             child.signal(signal.SIGKILL)
@@ -222,15 +232,21 @@ class Supervisor:
         for child in fallen:
             child.process.wait()
             child.remove_sockets()
-            for listener in self._children.values():
+            for listener in self._fronts_last():
                 if listener.ready and child.ready and hears_of(listener.seat, child.seat):
-                    self._tell(listener, PeerDown(child.peer, reason))
+                    self._tell(listener, PeerDown(child.peer, reason, at_s, evidence))
 
     def _restart_what_is_due(self) -> None:
         now = time.monotonic()
         for group in [group for group, due_s in self._restart_at_s.items() if due_s <= now]:
-            del self._restart_at_s[group]
-            self._start_group(group)
+            try:
+                self._start_group(group)
+            except OSError as error:  # a full disk, no more processes: that may pass
+                logger.error("%s can't be started, it is tried again: %s", group, error)
+                self._take_down(group, str(error), "")
+                self._restart_at_s[group] = now + _RETRY_S
+            else:
+                del self._restart_at_s[group]
 
     # Watching
 

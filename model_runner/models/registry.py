@@ -50,7 +50,7 @@ def build_model(
     device = (
         torch.device(config.device, torch.cuda.current_device()) if config.device == "cuda" else torch.device("cpu")
     )
-    if _runs_on_transformers(config):
+    if config.model_impl == "transformers":
         if world > 1:
             raise UnsupportedArchitectureError(
                 f"architecture {config.model.architecture!r}: --model-impl transformers runs on one rank, --tp-size is {world}"
@@ -99,13 +99,6 @@ def _on_cpu_engine(
         )
     refuse_leftovers(weights, declared)
     return made
-
-
-def _runs_on_transformers(config: EngineConfig) -> bool:
-    """Asked for, or the only way: no native declaration, and the user has not asked for one."""
-    if config.model_impl == "transformers":
-        return True
-    return config.args.model_impl == "auto" and find_architecture(config.model.architecture) is None
 
 
 def find_declaration(architecture: str) -> Callable[[ConfigReader, int], ModelDeclaration]:

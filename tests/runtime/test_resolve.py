@@ -33,10 +33,11 @@ def decide(
     omp_threads: int | None = None,
     kernels_refusal: str | None = "no compiler",
     stored_as: str = "",
+    native: bool = True,
     **flags: Any,
 ) -> Any:
     model = make_model(config=LLAMA, context_length=8192, stored_as=stored_as)
-    given = Given(ServerArgs(**flags), model, hardware, weight_bytes, omp_threads, kernels_refusal)
+    given = Given(ServerArgs(**flags), model, hardware, weight_bytes, omp_threads, kernels_refusal, native)
     return resolve(given, run_dir="/r", version="0")
 
 
@@ -67,6 +68,9 @@ def decide(
         (CPU, KERNELS | {"page_size": 32}, {"attention_backend": "torch"}),
         (CPU, KERNELS | {"tp_size": 2}, {"attention_backend": "torch"}),
         (GPUS, KERNELS, {"attention_backend": "flashinfer"}),
+        (CPU, KERNELS | {"deterministic": True}, {"attention_backend": "cpu"}),
+        (CPU, KERNELS | {"native": False}, {"model_impl": "transformers", "attention_backend": "torch"}),
+        (CPU, {"native": False, "model_impl": "native"}, {"model_impl": "native"}),
     ],
 )
 def test_decisions(hardware: Hardware, flags: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -79,6 +83,8 @@ def test_decisions(hardware: Hardware, flags: dict[str, Any], expected: dict[str
     [
         ({"device": "cuda"}, "no NVIDIA GPU"),
         ({"attention_backend": "cpu"}, "can't be had: no compiler"),
+        ({"deterministic": True}, "--deterministic needs the compiled CPU kernels: no compiler"),
+        (KERNELS | {"deterministic": True, "attention_backend": "torch"}, "another backend"),
         ({"quantization": "w8a8"}, "needs the compiled CPU kernels"),
         ({"quantization": "q2"}, "--quantization q2 is not known"),
         ({"attention_backend": "flashinfer"}, "does not run on cpu"),

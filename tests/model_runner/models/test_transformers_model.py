@@ -11,7 +11,6 @@ import transformers
 
 from model_runner.models.catalogue import UnsupportedArchitectureError
 from model_runner.models.registry import build_model
-from runtime.server_args import ServerArgs
 
 VOCABULARY = 199
 PROMPT = torch.randint(0, VOCABULARY, (19,), generator=torch.Generator().manual_seed(7)).tolist()
@@ -89,18 +88,18 @@ def test_matches_transformers(
         torch.testing.assert_close(found, expected, rtol=0.0, atol=near)
 
 
-def test_is_chosen_for_architectures_without_declaration(
+def test_says_that_it_runs_foreign_code(
     tmp_path: Path, make_config: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, config = save("starcoder2", tmp_path)
     with caplog.at_level("INFO"):
-        model = build_model(make_config(tmp_path, config, "Starcoder2ForCausalLM"))
+        model = build_model(make_config(tmp_path, config, "Starcoder2ForCausalLM", model_impl="transformers"))
     assert type(model).__name__ == "TransformersModel"
     assert "Starcoder2ForCausalLM runs on transformers' own modelling code" in caplog.text
 
 
-def test_is_not_chosen_when_native_is_asked_for(tmp_path: Path, make_config: Any) -> None:
-    made = make_config(tmp_path, dict(BASE), "Starcoder2ForCausalLM", args=ServerArgs(model_impl="native"))
+def test_native_code_is_not_made_up(tmp_path: Path, make_config: Any) -> None:
+    made = make_config(tmp_path, dict(BASE), "Starcoder2ForCausalLM")
     with pytest.raises(UnsupportedArchitectureError, match=r"'Starcoder2ForCausalLM' has no native .*--model-impl"):
         build_model(made)
 
@@ -119,7 +118,7 @@ def test_what_can_not_run_is_named(
 ) -> None:
     config = {"model_type": model_type, "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 1}
     with pytest.raises(UnsupportedArchitectureError, match=said) as caught:
-        build_model(make_config(tmp_path, config, architecture, format="dummy"))
+        build_model(make_config(tmp_path, config, architecture, format="dummy", model_impl="transformers"))
     assert architecture in str(caught.value)
 
 
