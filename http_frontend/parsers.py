@@ -4,23 +4,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from function_call.machinery.format import ToolFormat
-from function_call.registry import Registry, visible_special_tokens
+from function_call.registry import PluginError, Registry, UnknownParser, visible_special_tokens
 from function_call.stream import OutputParser, ParserOptions
 from protocol.outputs import Admitted
 from protocol.sampling import ReasoningFormat
 from runtime.engine_config import EngineConfig
+from runtime.start_error import StartError
 
 
 class Parsers:
-    """Looks names up once, at start; an unknown parser name stops the start there."""
+    """Looks names up once, at start: StartError for an unknown parser name, or a plugin that can't be used."""
 
     def __init__(self, config: EngineConfig) -> None:
-        registry = Registry()
-        if config.args.tool_parser_plugin is not None:
-            registry = registry.with_plugin(config.args.tool_parser_plugin)
-        self.registry = registry
-        self.tool_format = registry.tool_format(config.tool_call_parser) if config.tool_call_parser else None
-        self.reasoning = registry.reasoning_format(config.reasoning_parser) if config.reasoning_parser else None
+        tools, reasoning = config.tool_call_parser, config.reasoning_parser
+        try:
+            registry = Registry()
+            if config.args.tool_parser_plugin is not None:
+                registry = registry.with_plugin(config.args.tool_parser_plugin)
+            self.registry = registry
+            self.tool_format = registry.tool_format(tools) if tools else None
+            self.reasoning = registry.reasoning_format(reasoning) if reasoning else None
+        except (UnknownParser, PluginError) as error:
+            raise StartError(str(error)) from error
 
     def visible(self, tool_format: ToolFormat | None) -> tuple[str, ...]:
         """Special tokens that the parsers of a request must see."""

@@ -25,11 +25,12 @@ from model_runner.layers.declarations import (
 )
 from model_runner.layers.rotary import Rotary
 from model_runner.loading.weights import RowBlock, Weights
+from runtime.start_error import StartError
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_tanh": "gelu_tanh"}
 
 
-class UnsupportedByKernelsError(ValueError):
+class UnsupportedByKernelsError(StartError, ValueError):
     """The CPU engine has no kernels for this model; the message names what it lacks."""
 
 

@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from runtime.start_error import StartError
+
 SOURCE_DIR = Path(__file__).parent / "source"
 COMPILE_FLAGS = (
     "-O3",
@@ -23,7 +25,7 @@ COMPILE_FLAGS = (
 REQUIRED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
 
 
-class KernelsUnavailable(RuntimeError):
+class KernelsUnavailable(StartError):
     """The CPU engine can't run on this host; the message is one sentence that says why."""
 
 

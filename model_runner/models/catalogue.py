@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from runtime.start_error import StartError
+
 TESTED_TRANSFORMERS = "5.24.0"
 """The version whose logits the tests compare with."""
 
 
-class UnsupportedArchitectureError(ValueError):
+class UnsupportedArchitectureError(StartError, ValueError):
     """Nothing here can run the checkpoint's architecture; the message names it and what may help."""
 
 

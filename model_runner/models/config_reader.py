@@ -8,11 +8,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from runtime.start_error import StartError
+
 logger = logging.getLogger(__name__)
 Chosen = TypeVar("Chosen")
 
 
-class ConfigError(ValueError):
+class ConfigError(StartError, ValueError):
     """The configuration asks for something that the model's declaration can't do."""
 
 
