@@ -1,5 +1,6 @@
 """Starts a server: reads the flags, resolves the configuration once, and supervises the processes until they end."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -10,6 +11,7 @@ from types import FrameType
 
 import setproctitle
 
+from function_call.deployment import decide_parsers
 from model_runner.kernels.support import kernels_refusal
 from model_runner.models.catalogue import find_architecture
 from protocol.control import Role
@@ -22,6 +24,7 @@ from runtime.listening import Listener, open_listener
 from runtime.logging_setup import set_up_logging
 from runtime.model_description import describe_model, text_config
 from runtime.model_source import resolve_model_path, weight_bytes
+from runtime.nodes import place_node
 from runtime.resolve import Given, resolve
 from runtime.run_directory import RunDirectory
 from runtime.server_args import ServerArgs
@@ -31,6 +34,7 @@ from runtime.status_board import SUPERVISOR_SLOT, StatusBoard
 from runtime.supervisor import Supervisor
 from runtime.topology import MODULES, seats_of
 from runtime.version import VERSION
+from tokenizer_manager.template_choice import chosen_template_text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,17 +66,15 @@ def serve(
     # The title hides the command line, which may hold API keys.
     setproctitle.setproctitle("candor: supervisor")
     environment = read_environment()
-    listener = open_listener(args)
-    try:
-        run_directory = RunDirectory(environment.run_folder)
-        try:
+    args = place_node(args, environment)
+    with contextlib.ExitStack() as stack:
+        listener = None
+        if args.node_rank == 0:
+            listener = stack.enter_context(contextlib.closing(open_listener(args)))
             args = dataclasses.replace(args, port=listener.port)
-            config = (configure or make_config)(args, environment, run_directory.path)
-            return supervise(config, listener, modules)
-        finally:
-            run_directory.close()
-    finally:
-        listener.close()
+        run_directory = stack.enter_context(contextlib.closing(RunDirectory(environment.run_folder)))
+        config = (configure or make_config)(args, environment, run_directory.path)
+        return supervise(config, listener, modules)
 
 
 def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> EngineConfig:
@@ -85,16 +87,19 @@ def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> En
     refusal = kernels_refusal(model.architecture, text_config(model.config), hardware.processor_flags)
     native = find_architecture(model.architecture) is not None
     given = Given(args, model, hardware, weight_bytes(path), environment.omp_threads, refusal, native)
-    return resolve(given, run_dir=str(run_dir), version=VERSION)
+    config = resolve(given, run_dir=str(run_dir), version=VERSION)
+    return decide_parsers(config, chosen_template_text(args.chat_template, model))
 
 
-def supervise(config: EngineConfig, listener: Listener, modules: Mapping[Role, str]) -> int:
+def supervise(config: EngineConfig, listener: Listener | None, modules: Mapping[Role, str]) -> int:
+    """`listener` is None on a node that serves no HTTP."""
     slots = 1 + max(seat.board_slot for seat in seats_of(config))
     board = StatusBoard.create(Path(config.run_dir) / "board", slots)
     board.slot(SUPERVISOR_SLOT).claim("supervisor", 0, 1, os.getpid())
     with Signals() as signals:
-        announcer = Announcer(config, listener.url)
-        return Supervisor(config, board, listener.socket.fileno(), announcer, signals, modules).run()
+        announcer = Announcer(config, listener.url if listener else "")
+        listen_fd = listener.socket.fileno() if listener else -1
+        return Supervisor(config, board, listen_fd, announcer, signals, modules).run()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

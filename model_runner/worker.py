@@ -5,14 +5,7 @@ import logging
 import os
 import sys
 
-from model_runner.parallel.group import open_group
-from model_runner.parallel.membership import (
-    SLOWEST_STEP_S,
-    membership_of,
-    open_store,
-    publish_endpoint,
-    take_device,
-)
+from model_runner.parallel.membership import join_replica
 from model_runner.runner import ModelRunner
 from protocol.control import Progress, Ready, Shutdown
 from protocol.plan import BatchPlan
@@ -74,12 +67,8 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         slot.beat()
         links.report(Progress(peer_of(spec), what, done, total))
 
-    member = membership_of(config, spec)
     try:
-        device = take_device(config, member)
-        store = open_store(config, spec, member)
-        publish_endpoint(store, member.rank, spec.endpoint)
-        group = open_group(store, member.rank, member.world, device, SLOWEST_STEP_S, one_host=True)
+        group, _ = join_replica(config, spec, links.inbox.endpoint)
         runner = ModelRunner(config, on_progress, group=group)
         gc.collect()
         gc.freeze()

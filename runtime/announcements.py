@@ -57,6 +57,11 @@ class Announcer:
 
     def ready(self, seconds: float) -> None:
         """The last line of a start, and something to try."""
+        if self._config.args.node_rank:
+            self._say(
+                f"Node {self._config.args.node_rank} of {self._config.args.nnodes} is ready (after {seconds:.1f} s)."
+            )
+            return
         name = self._config.model.served_names[0]
         body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello!"}]}, ensure_ascii=True)
         args = self._config.args

@@ -133,10 +133,13 @@ _AT_LEAST: dict[str, float] = {
     "detokenizer_workers": 1,
     "tp_size": 1,
     "dp_size": 1,
+    "nnodes": 1,
+    "node_rank": 0,
     "page_size": 1,
     "max_total_tokens": 1,
     "max_running_requests": 1,
     "max_queued_requests": 0,
+    "max_running_per_key": 1,
     "max_batch_tokens": 1,
     "chunked_prefill_size": 1,
     "max_body_bytes": 1,
@@ -166,5 +169,7 @@ def _check_numbers(args: ServerArgs) -> None:
         raise StartError(f"--mem-fraction-static must be above 0 and at most 1, not {args.mem_fraction_static}")
     if args.lookahead is not None and args.lookahead not in (0, 1):
         raise StartError(f"--lookahead must be 0 or 1, not {args.lookahead}")
+    if args.max_running_per_key is not None and not args.api_key:
+        raise StartError("--max-running-per-key counts by API key: give keys with --api-key")
     if (args.ssl_certfile is None) != (args.ssl_keyfile is None):
         raise StartError("--ssl-certfile and --ssl-keyfile belong together")

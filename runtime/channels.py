@@ -40,6 +40,12 @@ class Inbox:
         self._decoder = decoder(union)
         self._on_garbage = on_garbage
 
+    @property
+    def endpoint(self) -> str:
+        """Where it listens: as it was told, with the port filled in where that was left open."""
+        bound: bytes = self.socket.getsockopt(zmq.LAST_ENDPOINT)
+        return bound.rstrip(b"\0").decode()
+
     def drain(self, limit: int = 10_000) -> Iterator[Any]:
         """Messages that are there now, at most `limit`; never waits."""
         for _ in range(limit):

@@ -80,7 +80,7 @@ def start_child(
     """Starts `python -m MODULE START_FILE` in a process group of its own, so that a terminal's Ctrl-C reaches the
     supervisor alone."""
     run_dir = Path(config.run_dir)
-    spec = make_spec(seat, incarnation, run_dir, listen_fd)
+    spec = make_spec(seat, incarnation, run_dir, listen_fd, config.args.dist_init_addr)
     start_file = run_dir / f"start-{seat.role}-{seat.index}-{incarnation}"
     write_start_file(start_file, config, spec)
     board.slot(seat.board_slot).claim(seat.role, seat.index, incarnation, 0)

@@ -22,6 +22,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _not_negative(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("it must not be negative")
+    return value
+
+
 @dataclass(frozen=True)
 class Environment:
     """What the environment says. Settings of other libraries (HF_HUB_OFFLINE, HF_ENDPOINT, PIP_*, ...) are theirs to read.
@@ -30,6 +37,10 @@ class Environment:
     the private run directory is made. `omp_threads` (OMP_NUM_THREADS) are the compute threads unless --threads says so.
     `cuda_visible_devices` (CUDA_VISIBLE_DEVICES) is torch's to interpret; here an empty one means: no GPU.
     `supervisor_pid` (CANDOR_SUPERVISOR_PID) is set by the supervisor for its children: whom they must not survive.
+
+    `lws_...` (LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX) are a Kubernetes LeaderWorkerSet's word on which pod
+    this is; the fields from `torchelastic_run_id` on (TORCHELASTIC_RUN_ID, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE,
+    LOCAL_WORLD_SIZE) are torchrun's.
     """
 
     cache_folder: Path = Path("~/.cache/candor")
@@ -37,6 +48,15 @@ class Environment:
     omp_threads: int | None = None
     cuda_visible_devices: str | None = None
     supervisor_pid: int | None = None
+    lws_leader_address: str | None = None
+    lws_group_size: int = 1
+    lws_worker_index: int = 0
+    torchelastic_run_id: str | None = None
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29500
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
 
 
 _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -45,6 +65,15 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "OMP_NUM_THREADS": ("omp_threads", _positive),
     "CUDA_VISIBLE_DEVICES": ("cuda_visible_devices", str),
     "CANDOR_SUPERVISOR_PID": ("supervisor_pid", _positive),
+    "LWS_LEADER_ADDRESS": ("lws_leader_address", str),
+    "LWS_GROUP_SIZE": ("lws_group_size", _positive),
+    "LWS_WORKER_INDEX": ("lws_worker_index", _not_negative),
+    "TORCHELASTIC_RUN_ID": ("torchelastic_run_id", str),
+    "MASTER_ADDR": ("master_addr", str),
+    "MASTER_PORT": ("master_port", _positive),
+    "RANK": ("rank", _not_negative),
+    "WORLD_SIZE": ("world_size", _positive),
+    "LOCAL_WORLD_SIZE": ("local_world_size", _positive),
 }
 
 

@@ -97,13 +97,15 @@ def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
 
 
 def _device(args: ServerArgs, hardware: Hardware, decisions: Decisions) -> Device:
-    needed = args.tp_size * args.dp_size
+    needed = args.tp_size // args.nnodes * args.dp_size
     if args.device == "cuda" and hardware.gpus == 0:
         raise StartError("--device cuda was asked for, but this machine shows no NVIDIA GPU")
     if args.device == "cuda" or (args.device == "auto" and hardware.gpus > 0):
         if hardware.gpus < needed:
             raise StartError(
-                f"--tp-size {args.tp_size} x --dp-size {args.dp_size} needs {needed} GPUs, {hardware.gpus} are here"
+                f"--tp-size {args.tp_size} x --dp-size {args.dp_size} needs {needed} GPUs "
+                + (f"on each of {args.nnodes} nodes, " if args.nnodes > 1 else "")
+                + f"{hardware.gpus} are here"
             )
         decisions.note(
             "device", "cuda", "asked for" if args.device == "cuda" else f"{hardware.gpus} NVIDIA GPU(s) found"
@@ -272,7 +274,7 @@ def _threads(given: Given, decisions: Decisions) -> int:
     if given.omp_threads is not None:
         decisions.note("threads", given.omp_threads, "OMP_NUM_THREADS")
         return given.omp_threads
-    replicas = args.dp_size * args.tp_size
+    replicas = args.dp_size * args.tp_size // args.nnodes
     threads = max(1, given.hardware.cores // replicas)
     decisions.note(
         "threads",

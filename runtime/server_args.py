@@ -91,6 +91,11 @@ class ServerArgs:
     detokenizer_workers: int = flag(1, "detokenizer processes", group="processes")
     tp_size: int = flag(1, "tensor-parallel ranks", group="processes")
     dp_size: int = flag(1, "data-parallel scheduler replicas", group="processes")
+    nnodes: int = flag(1, "hosts that share the ranks of one model", group="processes")
+    node_rank: int = flag(0, "which of them this is; node 0 serves HTTP", group="processes")
+    dist_init_addr: str | None = flag(
+        None, "HOST:PORT of node 0 where all nodes meet", group="processes", metavar="HOST:PORT"
+    )
     load_balance: Literal["cache_aware", "round_robin", "least_loaded"] = flag(
         "cache_aware", "how replicas are chosen", group="processes"
     )
@@ -111,6 +116,11 @@ class ServerArgs:
     mem_fraction_static: float = flag(0.85, "share of GPU memory for weights and KV pool", group="engine")
     max_running_requests: int | None = flag(None, "rows that run at once (default: from the device)", group="engine")
     max_queued_requests: int = flag(2048, "waiting requests before new ones get 503", group="engine")
+    max_running_per_key: int | None = flag(
+        None,
+        "requests that one API key may have at a time, waiting ones included, before new ones get 429",
+        group="engine",
+    )
     max_batch_tokens: int | None = flag(None, "tokens in one step (default: from the device)", group="engine")
     chunked_prefill_size: int | None = flag(
         None, "prompt tokens in one step (default: from the device)", group="engine"

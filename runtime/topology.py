@@ -5,6 +5,7 @@ from pathlib import Path
 
 from protocol.control import Role
 from runtime.engine_config import EngineConfig, ProcessSpec
+from runtime.nodes import own_address
 from runtime.status_board import SUPERVISOR_SLOT
 
 MODULES: dict[Role, str] = {
@@ -33,21 +34,27 @@ class Seat:
 
 
 def seats_of(config: EngineConfig) -> list[Seat]:
-    """All seats, in the order in which they are started: what takes longest first.
+    """All seats of this node, in the order in which they are started: what takes longest first.
 
-    Rank r > 0 of replica d is the process (rank, d * tp_size + r); rank 0 lives in the scheduler.
+    Rank r > 0 of replica d is the process (rank, d * tp_size + r); rank 0 lives in the scheduler. Of several nodes each
+    has its share of the ranks, and node 0 everything else.
     """
     args = config.args
     places: list[tuple[Role, int, str, int, int]] = []
+    on_node = args.tp_size // args.nnodes
+    first = args.node_rank * on_node
     for replica in range(args.dp_size):
-        places.append(("scheduler", replica, f"replica {replica}", replica, 0))
-        for rank in range(1, args.tp_size):
-            places.append(("rank", replica * args.tp_size + rank, f"replica {replica}", replica, rank))
+        for rank in range(first, first + on_node):
+            role: Role = "rank" if rank else "scheduler"
+            index = replica * args.tp_size + rank if rank else replica
+            places.append((role, index, f"replica {replica}", replica, rank))
     counts: tuple[tuple[Role, int], ...] = (
         ("tokenizer", args.tokenizer_workers),
         ("detokenizer", args.detokenizer_workers),
         ("http", args.http_workers),
     )
+    if args.node_rank:
+        counts = ()
     places += [(role, index, f"{role} {index}", 0, 0) for role, count in counts for index in range(count)]
     return [
         Seat(role, index, board_slot, group, replica, rank)
@@ -55,14 +62,17 @@ def seats_of(config: EngineConfig) -> list[Seat]:
     ]
 
 
-def make_spec(seat: Seat, incarnation: int, run_dir: Path, listen_fd: int) -> ProcessSpec:
-    """The identity of one incarnation; its endpoints are new, so nothing meant for a former one can reach it."""
+def make_spec(
+    seat: Seat, incarnation: int, run_dir: Path, listen_fd: int, dist_init_addr: str | None = None
+) -> ProcessSpec:
+    """The identity of one incarnation; its endpoints are new, so nothing meant for a former one can reach it. With
+    `dist_init_addr` plans come to a rank from another host: it listens on any free port of its own."""
     stem = f"ipc://{run_dir}/{seat.role}-{seat.index}-{incarnation}"
     return ProcessSpec(
         role=seat.role,
         index=seat.index,
         incarnation=incarnation,
-        endpoint=f"{stem}.in",
+        endpoint=f"tcp://{own_address(dist_init_addr)}:*" if dist_init_addr and seat.rank else f"{stem}.in",
         control_endpoint=f"{stem}.control",
         supervisor_endpoint=supervisor_endpoint(run_dir),
         board_path=str(run_dir / "board"),

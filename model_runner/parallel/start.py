@@ -2,15 +2,8 @@
 
 from collections.abc import Callable
 
-from model_runner.parallel.group import open_group
 from model_runner.parallel.leader import LeadingExecutor
-from model_runner.parallel.membership import (
-    SLOWEST_STEP_S,
-    membership_of,
-    open_store,
-    plan_endpoints,
-    take_device,
-)
+from model_runner.parallel.membership import join_replica, membership_of, plan_endpoints, take_device
 from model_runner.runner import ModelRunner
 from protocol.control import Peer
 from protocol.plan import Executor
@@ -23,11 +16,10 @@ def start_executor(
 ) -> Executor:
     """The executor of this replica, with its weights loaded on every rank."""
     member = membership_of(config, spec)
-    device = take_device(config, member)
     if member.world == 1:
+        take_device(config, member)
         return ModelRunner(config, on_progress)
-    store = open_store(config, spec, member)
-    group = open_group(store, member.rank, member.world, device, SLOWEST_STEP_S, one_host=True)
+    group, store = join_replica(config, spec, spec.endpoint)
     indices = []
     for rank, endpoint in plan_endpoints(store, member.world).items():
         indices.append(member.replica * member.world + rank)
