@@ -28,7 +28,7 @@ from runtime.engine_config import EngineConfig
 PROBE_ROWS = 1
 """The scheduler keeps one row free for health probes, beside those that --max-running-requests promises."""
 NOT_FINITE_MESSAGE = "the model computed NaN or infinite values for this request"
-NO_TOKEN_LEFT_MESSAGE = "grammar, banned, allowed and minimum tokens together leave no token to draw"
+NO_TOKEN_LEFT_MESSAGE = "banned, allowed and minimum tokens together leave no token to draw"
 
 
 @dataclass

@@ -10,6 +10,7 @@ from scheduler.outgoing import Outgoing
 from scheduler.plan_builder import StepRecord
 from scheduler.planner import Planner
 from scheduler.sequence import Request, Sequence, State
+from scheduler.yielded import yielded
 
 
 class Results:
@@ -195,10 +196,8 @@ class Results:
         )
 
     def _finish(self, sequence: Sequence, finish: Finish, new: list[int], logprobs: list[IdLogprobs] | None) -> None:
-        request = sequence.request
-        if sequence.grammar is not None and request.message.sampling.ignore_eos and finish.reason == "stop":
-            reason = "the grammar was complete, and only the end of the answer was left"
-            sequence.adjustments = (*sequence.adjustments, Adjustment("ignore_eos", "changed", reason))
+        if sequence.grammar is not None:
+            sequence.adjustments = (*sequence.adjustments, *yielded(sequence, finish))
         self._emit(sequence, new, finish, logprobs)
         self._close(sequence)
 

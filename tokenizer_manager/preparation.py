@@ -29,6 +29,7 @@ from tokenizer_manager.validation import (
     ContextRule,
     banned_sequences,
     check_sampling_ids,
+    check_something_allowed,
     check_vocabulary,
     truncated,
 )
@@ -82,6 +83,7 @@ class RequestPreparer:
         if sampling.bad_words:
             banned = sampling.banned_sequences + banned_sequences(sampling.bad_words, self._tokenizer)
             sampling = msgspec.structs.replace(sampling, banned_sequences=banned)
+        check_something_allowed(sampling, self._model.eos_token_ids)
         detokenize, end_ids = self._template_stops(prompt, request.detokenize)
         span = None
         if request.reasoning is not None:

@@ -45,6 +45,23 @@ def banned_sequences(bad_words: Iterable[str], tokenizer: TextTokenizer) -> tupl
     return tuple(sequence for sequence in sequences if sequence)
 
 
+def check_something_allowed(sampling: SamplingParameters, eos_token_ids: Iterable[int]) -> None:
+    """RequestError where `allowed_token_ids` holds nothing but what other fields take away again, now or later.
+
+    Not for a request with a grammar, which overrules them.
+    """
+    if sampling.allowed_token_ids is None or sampling.grammar is not None:
+        return
+    banned = {sequence[-1] for sequence in sampling.banned_sequences}
+    if sampling.min_tokens:
+        banned.update(sampling.stop_token_ids, () if sampling.ignore_eos else eos_token_ids)
+    if banned.issuperset(sampling.allowed_token_ids):
+        raise RequestError(
+            "allowed_token_ids holds only tokens that bad_words or min_tokens exclude: no token could be drawn.",
+            param="allowed_token_ids",
+        )
+
+
 def truncated(ids: list[int], request: GenerateRequest, context_length: int) -> list[int]:
     """The prompt's last tokens as `truncate_prompt_tokens` wants them."""
     keep = request.truncate_prompt_tokens

@@ -1,6 +1,6 @@
 """Ids that may not be drawn: ends before `min_tokens`, banned sequences, everything but the allowed ids."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy
@@ -74,12 +74,23 @@ class Bans:
     def any_of(self, slots: NDArray[numpy.int64]) -> bool:
         return bool(self._rows) and any(slot in self._rows for slot in slots.tolist())
 
-    def apply(self, logits: torch.Tensor, slots: NDArray[numpy.int64], positions: NDArray[numpy.int64]) -> None:
-        """Sets logits [draws, vocab] of banned ids to -inf, in place. `positions` [draws] are those of the drawn tokens."""
+    def apply(
+        self,
+        logits: torch.Tensor,
+        slots: NDArray[numpy.int64],
+        positions: NDArray[numpy.int64],
+        legal: Mapping[int, torch.Tensor],
+    ) -> None:
+        """Sets logits [draws, vocab] of banned ids to -inf, in place. `positions` [draws] are those of the drawn tokens,
+        `legal` has what the grammar of a draw allows, [vocab] bool: a ban that would leave nothing of it gives way."""
         for draw, (slot, position) in enumerate(zip(slots.tolist(), positions.tolist(), strict=True)):
             row = self._rows.get(slot)
-            if row is not None:
-                for stage in STAGES:
+            if row is None:
+                continue
+            for stage in STAGES:
+                if draw in legal:
+                    _apply_unless_stuck(stage, logits[draw], row, position, legal[draw])
+                else:
                     stage(logits[draw], row, position)
 
     def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
@@ -109,4 +120,13 @@ def keep_allowed(logits: torch.Tensor, row: RowBans, position: int) -> None:
         logits[row.allowed] = kept
 
 
-STAGES: tuple[Callable[[torch.Tensor, RowBans, int], None], ...] = (ban_early_ends, ban_sequences, keep_allowed)
+Stage = Callable[[torch.Tensor, RowBans, int], None]
+STAGES: tuple[Stage, ...] = (ban_early_ends, ban_sequences, keep_allowed)
+
+
+def _apply_unless_stuck(stage: Stage, logits: torch.Tensor, row: RowBans, position: int, legal: torch.Tensor) -> None:
+    before = logits.clone()
+    stage(logits, row, position)
+    # A choice on the device: asking it here whether something is left would wait for the step.
+    something_left = ((logits > -torch.inf) & legal).any()
+    logits.copy_(torch.where(something_left, logits, before))

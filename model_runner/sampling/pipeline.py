@@ -12,7 +12,7 @@ from model_runner.sampling import logprobs
 from model_runner.sampling.bans import Bans
 from model_runner.sampling.bias import LogitBias
 from model_runner.sampling.draw import DrawParameters, draw
-from model_runner.sampling.grammar_mask import apply_mask
+from model_runner.sampling.grammar_mask import allowed_ids, apply_mask
 from model_runner.sampling.noise import draw_keys
 from model_runner.sampling.penalties import Penalties
 from protocol.plan import NOTHING_DRAWN, ForcedTokens, RowStart
@@ -21,7 +21,7 @@ NOT_FINITE = -2
 """In `Drawn.ids`: the model's logits hold NaN or +inf."""
 
 NO_TOKEN_LEFT = -3
-"""In `Drawn.ids`: bans, allowed ids and a grammar mask that does allow something exclude every token together."""
+"""In `Drawn.ids`: bans and allowed ids exclude every token together. A grammar would have overruled them."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class SamplingPipeline:
         asking, questions = self._asking(slots)
         raw = logits[self._index(asking)] if len(asking) else None
         if self._bans.any_of(slots):
-            self._bans.apply(logits, slots, batch.positions)
+            self._bans.apply(logits, slots, batch.positions, self._legal(masks, logits.shape[1]))
         self._penalties.apply(logits, slots)
         self._bias.apply(logits, slots)
         if masks is not None and len(masks.draws):
@@ -124,6 +124,13 @@ class SamplingPipeline:
         self.learn(batch, ids)
         answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)
         return Drawn(ids, asking, answer)
+
+    def _legal(self, masks: DrawMasks | None, vocab_size: int) -> dict[int, torch.Tensor]:
+        """What the grammar of each masked draw allows: [vocab] bool."""
+        if masks is None or not len(masks.draws):
+            return {}
+        allowed = allowed_ids(to_device(masks.words, self._device), vocab_size)
+        return dict(zip(masks.draws.tolist(), allowed, strict=True))
 
     def _asking(self, slots: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], Sequence[logprobs.LogprobQuestion]]:
         if not self._questions:

@@ -112,9 +112,9 @@ def test_an_empty_mask_draws_nothing_and_is_planned_again(driver: Any, tiny_mode
 
 
 def test_contradicting_constraints_fail_their_row_alone(driver: Any) -> None:
-    driver.add(0, [5, 6], SamplingParameters(temperature=0.0, allowed_token_ids=(1, 2)))
+    driver.add(0, [5, 6], SamplingParameters(temperature=0.0, allowed_token_ids=(1, 2), banned_sequences=((1,), (2,))))
     driver.add(1, [5, 6], GREEDY)
-    result = driver.step(masks={0: words(97, [3])})
+    result = driver.step()
     assert [failure.row for failure in result.failures] == [0]
     assert "no token" in result.failures[0].message
     assert unpack_ids(result.ids)[1] >= 0

@@ -1,5 +1,7 @@
 """Grammars, late masks, jumps over forced text, reasoning and its budget."""
 
+from typing import Any
+
 import pytest
 
 from protocol.errors import ErrorInfo
@@ -131,13 +133,24 @@ def test_a_grammar_is_replayed_on_resume_at_every_position(lookahead: int) -> No
         assert whole[:cut] + bench.answer("0-a", attempt=1).ids == whole
 
 
-def test_ignore_eos_yields_to_the_grammar_and_is_told() -> None:
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"ignore_eos": True}, ["ignore_eos"]),
+        ({"min_tokens": 6}, ["min_tokens"]),
+        ({"min_tokens": 5}, []),  # the end is the sixth
+        ({"allowed_token_ids": (1, 2, 3, 4, 6, 7, 8, 9, EOS)}, ["allowed_token_ids"]),  # 5 is the only way on
+        ({"banned_sequences": ((40, 30), (4, 5))}, ["bad_words"]),
+        ({"banned_sequences": ((5, 4),)}, []),
+    ],
+)
+def test_what_yields_to_the_grammar_is_told(fields: dict[str, Any], told: list[str]) -> None:
     bench = make_bench()
-    bench.submit("0-a", PROMPT, 20, sampling=constrained(ignore_eos=True))
+    bench.submit("0-a", PROMPT, 20, sampling=constrained(**fields))
     bench.run()
     answer = bench.answer("0-a")
     assert answer.ids[-1] == EOS
-    assert [adjustment.field for adjustment in answer.outputs[-1].adjustments] == ["ignore_eos"]
+    assert [adjustment.field for adjustment in answer.outputs[-1].adjustments] == told
 
 
 def test_a_grammar_that_does_not_compile_is_a_refusal_before_admission() -> None:

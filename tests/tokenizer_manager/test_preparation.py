@@ -18,7 +18,7 @@ from protocol.requests import (
     TokenizeRequest,
     TokensPrompt,
 )
-from protocol.sampling import ReasoningFormat, SamplingParameters
+from protocol.sampling import GrammarSpec, ReasoningFormat, SamplingParameters
 
 HI = ChatPrompt([{"role": "user", "content": "Hi"}])
 THINK = ReasoningFormat("<think>", "</think>")
@@ -155,6 +155,18 @@ def test_ids_that_the_model_does_not_have(prepare: Any, field: str, value: Any) 
     info = refusal(prepare, HI, SamplingParameters(**{field: value}))
     assert info.status == 400
     assert info.param.startswith(field)
+
+
+@pytest.mark.parametrize(
+    "taken_away",
+    [{"banned_sequences": ((7,),)}, {"banned_sequences": ((3, 7),)}, {"stop_token_ids": (7,), "min_tokens": 2}],
+)
+def test_something_must_be_left_of_the_allowed_ids(prepare: Any, taken_away: dict[str, Any]) -> None:
+    info = refusal(prepare, HI, SamplingParameters(allowed_token_ids=(7,), **taken_away))
+    assert info.status == 400 and info.param == "allowed_token_ids"
+    prepare(HI, SamplingParameters(allowed_token_ids=(7, 8), **taken_away))
+    # A grammar overrules them, and what it lets through is told.
+    prepare(HI, SamplingParameters(allowed_token_ids=(7,), grammar=GrammarSpec("json_object"), **taken_away))
 
 
 def test_bad_words_are_banned_at_the_start_and_behind_a_blank(tiny: Tokenizer, prepare: Any) -> None:

@@ -27,7 +27,7 @@ def banned(
         bans.learn(2, torch.tensor([token]), torch.tensor([token >= 0]))
     logits = torch.zeros(2, VOCAB)
     position = len(prompt) + len(outputs) + sum(token >= 0 for token in drawn)
-    bans.apply(logits, numpy.array([0, 2]), numpy.array([0, position]))
+    bans.apply(logits, numpy.array([0, 2]), numpy.array([0, position]), {})
     assert not logits[0].any()
     return torch.nonzero(logits[1] == -torch.inf)[:, 0].tolist()
 

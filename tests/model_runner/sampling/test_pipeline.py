@@ -73,18 +73,34 @@ def entry_of(drawn: Drawn) -> IdLogprobs:
 
 def test_what_could_not_be_drawn_is_marked_and_leaves_no_history() -> None:
     penalised = SamplingParameters(temperature=0.0, frequency_penalty=1.0)
-    confined = SamplingParameters(temperature=0.0, allowed_token_ids=(7,))
+    confined = SamplingParameters(temperature=0.0, allowed_token_ids=(7,), banned_sequences=((7,),))
     pipeline = make(row(0, penalised), row(1, penalised), row(2, confined), row(3, GREEDY))
     logits = logits_of(4)
     logits[1, 3] = torch.nan
-    two_masks = DrawMasks(numpy.array([0, 2]), numpy.array([[NONE, NONE], [1, NONE]], dtype=numpy.int32))
-    ids = pipeline.draw(logits, batch(0, 1, 2, 3), two_masks).ids.tolist()
+    ids = pipeline.draw(logits, batch(0, 1, 2, 3), masks(0, NONE)).ids.tolist()
     assert ids[:3] == [NOTHING_DRAWN, NOT_FINITE, NO_TOKEN_LEFT]
     assert ids[3] >= 0
     assert pipeline.last_ids[:4].tolist() == [0, 0, 0, ids[3]]
     again = torch.ones(1, VOCAB)
     pipeline.draw(again, batch(0), None)
     assert torch.equal(again, torch.ones(1, VOCAB))
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        SamplingParameters(temperature=0.0, min_tokens=9),
+        SamplingParameters(temperature=0.0, allowed_token_ids=(7,)),
+        SamplingParameters(temperature=0.0, banned_sequences=((39,), (1, 39))),
+    ],
+)
+def test_a_ban_gives_way_where_it_would_leave_nothing_of_the_grammar(constraint: SamplingParameters) -> None:
+    """Only the end (39) is legal; where the grammar allows more, the ban holds."""
+    pipeline = make(row(0, GREEDY), row(1, constraint))
+    only_the_end = DrawMasks(numpy.array([1]), numpy.array([[0, 1 << 7]], dtype=numpy.int32))
+    assert pipeline.draw(logits_of(2), batch(0, 1), only_the_end).ids.tolist()[1] == 39
+    or_seven = DrawMasks(numpy.array([1]), numpy.array([[1 << 7, 1 << 7]], dtype=numpy.int32))
+    assert pipeline.draw(logits_of(2), batch(0, 1), or_seven).ids.tolist()[1] == 7
 
 
 def test_positive_infinity_is_a_failure_and_negative_is_not() -> None:
