@@ -38,7 +38,6 @@ class LinearStruct(ctypes.Structure):
         ("inputs", ctypes.c_int32),
         ("gated", ctypes.c_int32),
         ("terms", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
         ("data", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )
@@ -182,8 +181,6 @@ def load_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> ctypes.CD
         ctypes.c_int,
         ctypes.c_void_p,
     ]
-    library.candor_quantise.restype = None
-    library.candor_quantise.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 3]
     for which, struct in enumerate((LinearStruct, LayerStruct, ModelStruct, StepStruct)):
         if library.candor_sizes(which) != ctypes.sizeof(struct):
             raise KernelsUnavailable(f"{struct.__name__} does not match the compiled layout")

@@ -7,7 +7,6 @@
 
 namespace candor {
 
-enum Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
 enum HeadNorm : int32_t { kNoHeadNorm = 0, kPerHead = 1, kWholeProjection = 2 };
 
 struct Layer {

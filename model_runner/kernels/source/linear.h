@@ -35,7 +35,6 @@ struct Linear {
   int32_t inputs;   // a multiple of kGroup
   int32_t gated;    // panels alternate: 16 of the gate, 16 of the up projection
   int32_t terms;    // integer forms: int8 terms per activation, 1 or 2
-  int32_t unused;
   const uint8_t* data;
   const float* bias;  // [outputs] or null
 };
