@@ -98,14 +98,16 @@ def detect_reasoning(
     return Detection(None, "neither the chat template nor the vocabulary holds the markers of a known reasoning format")
 
 
-def fitted(registry: Registry, entry: ToolFormat, vocabulary: Collection[str]) -> ToolFormat:
-    """The format as this vocabulary has it: suffixed markers, or the constrained shape of older tokenizers."""
+def fitted(registry: Registry, entry: ToolFormat, vocabulary: Collection[str] | None) -> ToolFormat:
+    """The format as this vocabulary (None: unknown) has it: suffixed markers, or the constrained shape of older tokenizers."""
+    if vocabulary is None:
+        return entry
     suffixed = f"{entry.name}-opensource"
     if suffixed in registry.tool_names:
         other = registry.tool_format(suffixed)
         if all(marker in vocabulary for marker in other.markers[:1]):
             return other
-    if entry.wire_without is not None and vocabulary and entry.wire_without[0] not in vocabulary:
+    if entry.wire_without is not None and entry.wire_without[0] not in vocabulary:
         return replace(entry, wire=entry.wire_without[1])
     return entry
 

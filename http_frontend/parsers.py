@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from function_call.deployment import make_registry
+from function_call.detection import fitted
 from function_call.machinery.format import ToolFormat
-from function_call.registry import PluginError, Registry, UnknownParser, visible_special_tokens
+from function_call.reasoning.format import ReasoningEntry
+from function_call.registry import UnknownParser, visible_special_tokens
 from function_call.stream import OutputParser, ParserOptions
 from protocol.outputs import Admitted
 from protocol.sampling import ReasoningFormat
@@ -17,15 +20,24 @@ class Parsers:
 
     def __init__(self, config: EngineConfig) -> None:
         tools, reasoning = config.tool_call_parser, config.reasoning_parser
+        self.registry = make_registry(config.args.tool_parser_plugin)
+        self.marker_tokens = config.marker_tokens
+        self.tool_format: ToolFormat | None = None
+        self.reasoning: ReasoningEntry | None = None
         try:
-            registry = Registry()
-            if config.args.tool_parser_plugin is not None:
-                registry = registry.with_plugin(config.args.tool_parser_plugin)
-            self.registry = registry
-            self.tool_format = registry.tool_format(tools) if tools else None
-            self.reasoning = registry.reasoning_format(reasoning) if reasoning else None
-        except (UnknownParser, PluginError) as error:
+            if tools:
+                self.tool_format = fitted(self.registry, self.registry.tool_format(tools), self.marker_tokens)
+            if reasoning:
+                self.reasoning = self.registry.reasoning_format(reasoning)
+        except UnknownParser as error:
             raise StartError(str(error)) from error
+
+    @property
+    def framing(self) -> ToolFormat | None:
+        """What reads an answer to a request without tools: a format that frames the whole turn, if no reasoning parser
+        takes the frames off."""
+        framed = self.tool_format is not None and self.tool_format.frames_turn and self.reasoning is None
+        return self.tool_format if framed else None
 
     def visible(self, tool_format: ToolFormat | None) -> tuple[str, ...]:
         """Special tokens that the parsers of a request must see."""

@@ -59,6 +59,10 @@ class EngineConfig(msgspec.Struct, frozen=True):
     version: str
     decisions: tuple[tuple[str, str], ...] = ()
     """What was decided and why, one line each, as printed at start."""
+    marker_tokens: tuple[str, ...] | None = None
+    """Markers of the tool-call format that are one token each in the model's vocabulary; None: nobody has looked."""
+    parser_warnings: tuple[str, ...] = ()
+    """Why a parser that was asked for looks wrong for this model."""
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):

@@ -12,8 +12,9 @@ from runtime.engine_config import ModelDescription
 from runtime.start_error import StartError
 from tokenizer_manager.conversation_registry import TEMPLATES, by_name, first_match
 from tokenizer_manager.conversation_templates import ConversationTemplate, Style
-from tokenizer_manager.template_environment import TemplateFailure, compile_template
+from tokenizer_manager.template_environment import TemplateFailure, compile_template, make_environment
 from tokenizer_manager.template_inspection import TemplateTraits, inspect_template
+from tokenizer_manager.tool_prompt import tool_declaration
 
 TemplateSource = Literal["flag", "registry", "checkpoint", "request", "none"]
 
@@ -86,6 +87,17 @@ def choose_templates(
     if own:
         description += "; it stands before the checkpoint's own (--chat-template checkpoint for that one)"
     return TemplatesInForce(matched, None, own, "registry", description, shadowed=bool(own))
+
+
+def chosen_template_text(flag: str, model: ModelDescription) -> str | None:
+    """The text that shows how this model is told to write tool calls and reasoning: that of the templates in force, with
+    what is added for tools that they don't render; the checkpoint's where a registry template stands before them."""
+    chosen = choose_templates(flag, model, make_environment())
+    jinja = [template for template in (chosen.default, chosen.with_tools) if isinstance(template, JinjaTemplate)]
+    texts = [template.text for template in jinja or chosen.named.values()]
+    if jinja and not any(template.traits.renders_tools for template in jinja):
+        texts.append(tool_declaration([]))
+    return "\n".join(texts) or None
 
 
 def _checkpoint_templates(

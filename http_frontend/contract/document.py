@@ -65,7 +65,10 @@ def contract_json(config: EngineConfig, template: Any = None) -> dict[str, Any]:
             "models": list(config.model.served_names),
             "context_length": config.model.context_length,
             "tool_call_parser": config.tool_call_parser,
+            "tool_call_parser_reason": _reason(config, "tool_call_parser"),
             "reasoning_parser": config.reasoning_parser,
+            "reasoning_parser_reason": _reason(config, "reasoning_parser"),
+            "parser_warnings": list(config.parser_warnings),
             "chat_template": template,
             "flags": {
                 name: getattr(args, name)
@@ -82,6 +85,11 @@ def contract_json(config: EngineConfig, template: Any = None) -> dict[str, Any]:
             for reading in READINGS
         ],
     }  # fmt: skip
+
+
+def _reason(config: EngineConfig, decided: str) -> str:
+    """Why it was decided so at start; "" where there was nothing to decide."""
+    return next((why for what, why in config.decisions if what.startswith(f"{decided} = ")), "")
 
 
 def contract_markdown(config: EngineConfig) -> str:

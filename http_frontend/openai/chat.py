@@ -73,11 +73,12 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
         max_tokens_field=max_tokens_field,
     )
     options = ParserOptions(
-        unknown_tools=args.unknown_tools,
+        unknown_tools="drop" if tools.forbids_calls else args.unknown_tools,
         separate_reasoning=fields.get("separate_reasoning", True),
         stream_reasoning=fields.get("stream_reasoning", True),
         earlier_calls=sum(len(message.get("tool_calls", ())) for message in messages),
     )
+    known_tools = None if tools.forbids_calls else tools.rendered
     shape = ChatShape(
         id=f"chatcmpl-{call.id}",
         model=call.model,
@@ -98,7 +99,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
             legacy_calls=tools.legacy,
             echo=echo_of(fields, messages),
         ),
-        new_parser=lambda admitted: front.parsers.new_parser(tools.tool_format, tools.rendered, admitted, options),
+        new_parser=lambda admitted: front.parsers.new_parser(tools.tool_format, known_tools, admitted, options),
     )
     return request, ChatForm(shape, review)
 

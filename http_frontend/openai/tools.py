@@ -24,20 +24,27 @@ class ToolUse:
     tool_format: ToolFormat | None = None
     custom: frozenset[str] = frozenset()
     legacy: bool = False
+    forbids_calls: bool = False
+    """The client wants no call: one that the model makes in the frames of its turn is left out with them."""
 
 
 def tool_use_of(fields: Fields, grammar: GrammarSpec | None, parsers: Parsers, review: Review) -> ToolUse:
     """RequestError for tools and choices that can't be honoured; `grammar` is the request's own constraint."""
     request = _read(fields, review)
     if request is None:
-        return ToolUse(grammar)
+        return ToolUse(grammar, tool_format=parsers.framing)
     review.take(request.adjustments)
     rendered: list[dict[str, Any]] | None = list(request.tools)
     if request.mode == "none":
         if review.config.args.exclude_tools_when_none:
             rendered = None
-        return ToolUse(grammar, rendered)
-    found = tool_constraint(parsers.tool_format, request, after_reasoning=parsers.reasoning is not None)
+        return ToolUse(grammar, rendered, parsers.framing, forbids_calls=True)
+    found = tool_constraint(
+        parsers.tool_format,
+        request,
+        after_reasoning=parsers.reasoning is not None,
+        token_markers=parsers.marker_tokens or (),
+    )
     if grammar is not None:
         if request.mode == "required":
             raise RequestError(
@@ -46,7 +53,7 @@ def tool_use_of(fields: Fields, grammar: GrammarSpec | None, parsers: Parsers, r
                 code="invalid_value",
             )
         review.tell("tools", "ignored", f"{grammar.field} binds the whole answer, so no tool can be called")
-        return ToolUse(grammar, rendered)
+        return ToolUse(grammar, rendered, parsers.framing)
     review.take(found.adjustments)
     if found.tool_format is None:
         reason = "the server runs without --tool-call-parser: calls that the model makes come as content"

@@ -1,13 +1,17 @@
 """Tools and reasoning: what is rendered, what binds the answer, how calls come back."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from http_frontend.contract.review import Review
+from http_frontend.openai.tools import tool_use_of
 from protocol.outputs import Finish
 from protocol.requests import ChatPrompt
-from tests.http_frontend.fakes import Served, events
+from runtime.status_board import StatusBoard
+from tests.http_frontend.fakes import Served, events, make_config
 
 TOOL = {
     "type": "function",
@@ -80,6 +84,35 @@ def test_required_is_a_constraint_with_or_without_a_parser(serve: Any, choice: A
     served.chat(tools=[TOOL], tool_choice=choice, parallel_tool_calls=False)
     if choice == "required":
         assert served.ring.requests[1].sampling.grammar != grammar
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [TOOL], "tool_choice": "none"}])
+def test_frames_of_a_turn_are_taken_off_where_no_call_is_asked_for(serve: Any, fields: dict[str, Any]) -> None:
+    served: Served = serve(tool_call_parser="gpt-oss")
+    served.ring.words = ["<|channel|>final", "<|message|>Hel", "lo<|return|>"]
+    choice = served.chat(**fields).json()["choices"][0]
+    assert choice["message"]["content"] == "Hello" and choice["finish_reason"] == "stop"
+    assert "<|channel|>" in served.ring.requests[0].detokenize.visible_special_tokens
+
+
+def test_a_framed_call_that_was_ruled_out_does_not_reach_the_client(serve: Any) -> None:
+    served: Served = serve(tool_call_parser="gpt-oss")
+    served.ring.words = ["<|channel|>commentary to=functions.f<|message|>", '{"a": 1}<|call|>']
+    choice = served.chat(tools=[TOOL], tool_choice="none").json()["choices"][0]
+    assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "stop"
+    assert served.chat(tools=[TOOL]).json()["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_markers_that_are_tokens_bind_the_answer_as_tokens(tmp_path: Path) -> None:
+    board = StatusBoard.create(tmp_path / "board", 1)
+    config = msgspec.structs.replace(make_config(tmp_path, tool_call_parser="hermes"), marker_tokens=("<tool_call>",))
+    served = Served(config, board)
+    request = tool_use_of(
+        {"tools": [TOOL], "tool_choice": "required"}, None, served.front.parsers, Review(config, False)
+    )
+    assert request.grammar is not None and '"token": "<tool_call>"' in request.grammar.text
+    served.front.close()
+    board.close()
 
 
 def test_auto_without_a_parser_is_told(served: Served) -> None:
