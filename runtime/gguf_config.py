@@ -11,7 +11,6 @@ from typing import Any
 
 from runtime.gguf_header import GgufHeader
 
-_CONTROL_TOKEN = 3
 GGML_TYPE_NAMES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K",
     13: "Q5_K", 14: "Q6_K", 30: "BF16",
@@ -146,6 +145,30 @@ def _llama(keys: _Keys, config: dict[str, Any]) -> None:
     config["mlp_bias"] = keys.has_tensor("blk.0.ffn_gate.bias")
 
 
+def _granite(keys: _Keys, config: dict[str, Any]) -> None:
+    _llama(keys, config)
+    if keys.get("rope.scaling.finetuned") is False:
+        raise ValueError("GGUF granite models without rotation (rope.scaling.finetuned is false) are not supported")
+    scale = keys.get("attention.scale")
+    config["attention_multiplier"] = _rounded(scale) if scale else config["head_dim"] ** -0.5
+    config["embedding_multiplier"] = _rounded(keys.get("embedding_scale") or 1.0)
+    config["residual_multiplier"] = _rounded(keys.get("residual_scale") or 1.0)
+    config["logits_scaling"] = _rounded(keys.number("logit_scale"))
+
+
+def _smollm3(keys: _Keys, config: dict[str, Any]) -> None:
+    """No key says which layers don't rotate: it is every fourth."""
+    _llama(keys, config)
+    config["no_rope_layer_interval"] = 4
+    config["use_sliding_window"] = False
+
+
+def _olmo2(keys: _Keys, config: dict[str, Any]) -> None:
+    if keys.get("attention.sliding_window"):
+        raise ValueError("GGUF files of OLMo 3 (architecture 'olmo2' with a sliding window) are not supported")
+    config["attention_bias"] = keys.has_tensor("blk.0.attn_q.bias")
+
+
 def _qwen2(keys: _Keys, config: dict[str, Any]) -> None:
     config["use_sliding_window"] = False
 
@@ -153,6 +176,19 @@ def _qwen2(keys: _Keys, config: dict[str, Any]) -> None:
 def _qwen3(keys: _Keys, config: dict[str, Any]) -> None:
     config["use_sliding_window"] = False
     config["attention_bias"] = keys.has_tensor("blk.0.attn_q.bias")
+
+
+def _qwen3moe(keys: _Keys, config: dict[str, Any]) -> None:
+    """Each layer has experts, and the weights of the chosen ones add up to 1."""
+    _qwen3(keys, config)
+    if keys.get("expert_weights_norm") is False or (keys.get("expert_weights_scale") or 1.0) != 1.0:
+        raise ValueError("GGUF qwen3moe models with expert weights that are scaled or not normalised are not supported")
+    config["num_experts"] = keys.number("expert_count")
+    config["num_experts_per_tok"] = keys.number("expert_used_count")
+    config["moe_intermediate_size"] = keys.number("expert_feed_forward_length")
+    config["norm_topk_prob"] = True
+    config["decoder_sparse_step"] = 1
+    config["mlp_only_layers"] = []
 
 
 def _gemma2(keys: _Keys, config: dict[str, Any]) -> None:
@@ -198,8 +234,12 @@ def _phi3(keys: _Keys, config: dict[str, Any]) -> None:
 
 _FAMILIES: dict[str, tuple[str, str, Callable[[_Keys, dict[str, Any]], None]]] = {
     "llama": ("llama", "LlamaForCausalLM", _llama),
+    "granite": ("granite", "GraniteForCausalLM", _granite),
+    "smollm3": ("smollm3", "SmolLM3ForCausalLM", _smollm3),
+    "olmo2": ("olmo2", "Olmo2ForCausalLM", _olmo2),
     "qwen2": ("qwen2", "Qwen2ForCausalLM", _qwen2),
     "qwen3": ("qwen3", "Qwen3ForCausalLM", _qwen3),
+    "qwen3moe": ("qwen3_moe", "Qwen3MoeForCausalLM", _qwen3moe),
     "gemma2": ("gemma2", "Gemma2ForCausalLM", _gemma2),
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM", _gemma3),
     "phi3": ("phi3", "Phi3ForCausalLM", _phi3),

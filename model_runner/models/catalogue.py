@@ -45,13 +45,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("MixtralForCausalLM", "Mixtral", "mistral", "declare_mixtral", "mixture of experts"),
     Architecture("Qwen2ForCausalLM", "Qwen2, Qwen2.5", "qwen", "declare_qwen2", "sliding window", "qwen2"),
     Architecture("Qwen3ForCausalLM", "Qwen3", "qwen", "declare_qwen3", "query and key norms", "qwen3"),
-    Architecture("Qwen3MoeForCausalLM", "Qwen3 MoE", "qwen", "declare_qwen3_moe", "mixture of experts"),
-    Architecture("SmolLM3ForCausalLM", "SmolLM3", "smollm3", "declare_smollm3", "layers without rotation"),
-    Architecture("GraniteForCausalLM", "Granite 3", "granite", "declare_granite", "multipliers"),
+    Architecture("Qwen3MoeForCausalLM", "Qwen3 MoE", "qwen", "declare_qwen3_moe", "mixture of experts", "qwen3moe"),
+    Architecture("SmolLM3ForCausalLM", "SmolLM3", "smollm3", "declare_smollm3", "layers without rotation", "smollm3"),
+    Architecture("GraniteForCausalLM", "Granite 3", "granite", "declare_granite", "multipliers", "granite"),
     Architecture(
         "Phi3ForCausalLM", "Phi-3, Phi-3.5, Phi-4", "phi", "declare_phi3", "LongRoPE, partial rotation", "phi3"
     ),
-    Architecture("Olmo2ForCausalLM", "OLMo 2", "olmo", "declare_olmo2", "norms after each half"),
+    Architecture("Olmo2ForCausalLM", "OLMo 2", "olmo", "declare_olmo2", "norms after each half", "olmo2"),
     Architecture("Olmo3ForCausalLM", "OLMo 3", "olmo", "declare_olmo3", "sliding and full layers"),
     Architecture("Gemma2ForCausalLM", "Gemma 2", "gemma", "declare_gemma2", "soft caps, sliding layers", "gemma2"),
     Architecture("Gemma3ForCausalLM", "Gemma 3 (text)", "gemma", "declare_gemma3", "two rotations", "gemma3"),

@@ -139,6 +139,7 @@ COMMON = {
     "attention.layer_norm_rms_epsilon": 1e-5,
     "vocab_size": 100,
 }
+MIXTURE = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 48}
 
 
 def gguf_config(
@@ -162,6 +163,11 @@ def gguf_config(
         ("llama", {"attention.head_count_kv": None}, {}, {"num_key_value_heads": 4}),
         ("qwen2", {"rope.freq_base": 1000000.0}, {}, {"architectures": ["Qwen2ForCausalLM"], "rope_theta": 1000000.0}),
         ("qwen3", {"attention.key_length": 32}, {}, {"head_dim": 32, "attention_bias": False}),
+        ("granite", {"attention.scale": 0.0078125, "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0}, {}, {"attention_multiplier": 0.0078125, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0}),
+        ("granite", {"logit_scale": 8.0}, {}, {"attention_multiplier": 0.25, "embedding_multiplier": 1.0, "residual_multiplier": 1.0}),
+        ("smollm3", {}, {}, {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layer_interval": 4, "attention_bias": False}),
+        ("olmo2", {}, {}, {"architectures": ["Olmo2ForCausalLM"], "attention_bias": False}),
+        ("qwen3moe", MIXTURE, {}, {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}),
         ("gemma2", {}, {}, {"layer_types": ["sliding_attention", "full_attention"], "final_logit_softcapping": 30.0}),
         ("gemma3", {"block_count": 6}, {}, {"layer_types": ["sliding_attention"] * 5 + ["full_attention"]}),
         ("phi3", {"rope.dimension_count": 8}, {}, {"partial_rotary_factor": 0.5}),
@@ -186,6 +192,11 @@ def test_gguf_metadata_in_the_words_of_config_json(
         ("llama", {"block_count": None}, "llama.block_count is missing"),
         ("llama", {"attention.head_count": 0}, "0 attention heads"),
         ("llama", {"attention.head_count_kv": [2, 4]}, "head_count_kv is missing or no number"),
+        ("granite", {}, "granite.logit_scale is missing"),
+        ("granite", {"logit_scale": 8.0, "rope.scaling.finetuned": False}, "without rotation"),
+        ("olmo2", {"attention.sliding_window": 4096}, "OLMo 3"),
+        ("qwen3moe", {}, "qwen3moe.expert_count is missing"),
+        ("qwen3moe", MIXTURE | {"expert_weights_norm": False}, "not normalised"),
         ("llama", {"rope.scaling.type": "spiral"}, "'spiral' is not supported"),
     ],
 )
@@ -226,6 +237,23 @@ def test_the_default_model_and_its_tokenizer(smollm2_gguf: Path, tmp_path_factor
     made = Path(model.tokenizer_file).stat().st_mtime_ns
     assert tokenizer_file_for(smollm2_gguf, cache) == Path(model.tokenizer_file)
     assert Path(model.tokenizer_file).stat().st_mtime_ns == made
+
+
+def test_a_gguf_tokenizer_whose_architecture_transformers_does_not_read(tmp_path: Path) -> None:
+    tokens = [*"helo1", "\u0120", "he", "ll", "hell", "hello", "<|end_of_text|>"]
+    vocabulary = {
+        "model": "gpt2",
+        "pre": "refact",
+        "tokens": tokens,
+        "token_type": [1] * (len(tokens) - 1) + [3],
+        "merges": ["h e", "l l", "he ll", "hell o"],
+        "eos_token_id": len(tokens) - 1,
+    }
+    metadata = {"general.architecture": "granite"} | {f"tokenizer.ggml.{key}": part for key, part in vocabulary.items()}
+    (tmp_path / "m.gguf").write_bytes(header(metadata))
+    tokenizer = load_tokenizer(tokenizer_file_for(tmp_path / "m.gguf", tmp_path / "cache"))
+    found = tokenizer.encode("hello<|end_of_text|> 11", add_special_tokens=False)
+    assert found.tokens == ["hello", "<|end_of_text|>", "\u0120", "1", "1"]
 
 
 def test_a_slow_tokenizer_is_converted_once(tmp_path: Path) -> None:

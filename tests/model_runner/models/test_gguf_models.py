@@ -32,6 +32,12 @@ SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 3
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "llama": ("LlamaConfig", {"attention_bias": True}, {}),
+    "granite": (
+        "GraniteConfig",
+        {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
+        {},
+    ),
+    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 4, "pad_token_id": 0}, {}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}, {}),
     "qwen3": ("Qwen3Config", {"head_dim": 16}, {}),
     "qwen3moe": ("Qwen3MoeConfig", SPARSE, {}),
@@ -99,7 +105,7 @@ def converted(family: str, name: str, tensor: torch.Tensor, names: dict[str, str
     if rest == "mlp.experts.down_proj":
         return {f"blk.{layer}.ffn_down_exps.weight": tensor}
     inside = rest.rpartition(".")[0]
-    if family == "llama" and inside in ("self_attn.q_proj", "self_attn.k_proj"):
+    if family in ("llama", "granite", "smollm3") and inside in ("self_attn.q_proj", "self_attn.k_proj"):
         tensor = to_pairs(tensor, 4 if inside == "self_attn.q_proj" else 2)
     return {f"blk.{layer}.{(NAMES | names)[inside]}.{kind}": tensor}
 
