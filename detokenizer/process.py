@@ -81,20 +81,20 @@ class DetokenizerLoop:
                         detokenizer.add(output)
                 case Admitted():
                     detokenizer.open(message)
-                    outbox.send("http", request_owner(message.request_id), _for_front_end(message))
+                    outbox.send_or_keep("http", request_owner(message.request_id), _for_front_end(message))
                 case Refused():
-                    outbox.send("http", request_owner(message.request_id), message)
+                    outbox.send_or_keep("http", request_owner(message.request_id), message)
                 case ControlReply():
-                    outbox.send("http", message.worker, message)
+                    outbox.send_or_keep("http", message.worker, message)
         self._send()
         return worked
 
     def _send(self) -> None:
         texts, stops = self._detokenizer.take()
         for worker, outputs in texts.items():
-            self._links.outbox.send("http", worker, TextBatch(outputs))
+            self._links.outbox.send_or_keep("http", worker, TextBatch(outputs))
         for replica, stop in stops:
-            self._links.outbox.send("scheduler", replica, stop)
+            self._links.outbox.send_or_keep("scheduler", replica, stop)
 
     def _report_drained(self) -> None:
         deadline_s = self._drain_deadline_s

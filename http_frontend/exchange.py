@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from protocol.errors import ErrorInfo, RequestError
+from protocol.ids import TOKEN_BYTES
 from protocol.outputs import Admitted, TextOutput
 from protocol.requests import ChoiceProgress, GenerateRequest
 
@@ -25,11 +26,15 @@ class Progress:
 
 
 class Flight:
-    """One request in flight. `attempt` counts its submissions; only outputs of the current one are taken."""
+    """One request in flight. `attempt` counts its submissions; only outputs of the current one are taken.
+
+    `acknowledged` is the newest attempt that was admitted, `crashes` how often in a row the request was being computed
+    when its scheduler died, `tokens_at_crash` how far it was then, `losses` how often a tokenizer manager died over it.
+    """
 
     __slots__ = (
-        "admitted", "attempt", "began_s", "crashes", "exchange", "last_s", "position", "progress", "request",
-        "scored", "tokenizer", "unfinished",
+        "acknowledged", "admitted", "attempt", "began_s", "crashes", "exchange", "last_s", "losses", "position",
+        "progress", "request", "scored", "tokenizer", "tokens_at_crash", "unfinished",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, exchange: "Exchange", position: int) -> None:
@@ -41,9 +46,16 @@ class Flight:
         self.admitted: Admitted | None = None
         self.progress = [Progress() for _ in range(request.n)]
         self.unfinished = request.n
+        self.acknowledged = -1
         self.crashes = 0
+        self.tokens_at_crash = 0
+        self.losses = 0
         self.scored = False
         self.began_s = self.last_s = time.monotonic()
+
+    @property
+    def delivered_tokens(self) -> int:
+        return sum(len(progress.ids) for progress in self.progress) // TOKEN_BYTES
 
     def submission(self) -> GenerateRequest:
         """The request as it is sent now: the first time as it came, later with what has been delivered."""

@@ -113,6 +113,7 @@ class Front:
         if message.peer.role == "tokenizer" and "template_reads" in message.info:
             self.template_reads = frozenset(message.info["template_reads"])
         self.in_flight.on_peer_up(message)
+        self.questions.on_peer_change()
 
     def close(self) -> None:
         self.metrics.close()

@@ -6,7 +6,7 @@ the last write was waiting goes out together in the next.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -83,7 +83,7 @@ class Generation(Response):
             if self._stream:
                 await self._send_stream(exchange, scope, send)
             else:
-                await self._send_whole(exchange, send)
+                await self._send_whole(exchange, scope, send)
         except RequestError as error:
             # Nobody is left to be told; returning without a response closes the connection.
             if error.info is not DISCONNECTED:
@@ -92,23 +92,18 @@ class Generation(Response):
             watch.cancel()
             exchange.close()
 
-    async def _send_whole(self, exchange: Exchange, send: Send) -> None:
+    async def _send_whole(self, exchange: Exchange, scope: Scope, send: Send) -> None:
         while not exchange.finished:
             self._form.collect(await exchange.take())
         body = self._form.body()
+        exchange.cut, exchange.writing_since = _cutter(scope), time.monotonic()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers + self._raw_headers()})
         await send({"type": "http.response.body", "body": body})
 
     async def _send_stream(self, exchange: Exchange, scope: Scope, send: Send) -> None:
         transport = scope.get("candor.transport")
-        task = asyncio.current_task()
-        assert task is not None
-
-        def cut() -> None:
-            transport.abort() if transport is not None else task.cancel()
-
-        exchange.cut = cut
+        exchange.cut = _cutter(scope)
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
@@ -138,6 +133,18 @@ class Generation(Response):
         told = self._review.header()
         headers = self._more_headers | ({"x-candor-adjustments": told} if told else {})
         return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _cutter(scope: Scope) -> Callable[[], None]:
+    """Ends the connection of a client that does not read; called by somebody else while this task waits for it."""
+    transport = scope.get("candor.transport")
+    task = asyncio.current_task()
+    assert task is not None
+
+    def cut() -> None:
+        transport.abort() if transport is not None else task.cancel()
+
+    return cut
 
 
 async def _watch(receive: Receive, exchange: Exchange) -> None:

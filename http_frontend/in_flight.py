@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import secrets
 import time
 import zlib
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,7 +14,8 @@ import msgspec
 from http_frontend.exchange import Exchange, Flight
 from http_frontend.metrics import Metrics
 from protocol.control import PeerDown, PeerUp, Role
-from protocol.errors import ErrorInfo, RequestError
+from protocol.errors import LOST, ErrorInfo, RequestError, key_limit_error
+from protocol.links import is_named
 from protocol.outputs import Admitted, Refused, TextBatch
 from protocol.requests import AbortRequest, GenerateRequest
 from runtime.engine_config import EngineConfig
@@ -20,6 +23,14 @@ from runtime.engine_config import EngineConfig
 logger = logging.getLogger(__name__)
 
 MAX_CRASHES = 3
+"""A request that was being computed at so many crashes in a row is given up. From the second on it is computed alone."""
+
+PROGRESS_TOKENS = 16
+"""A request that got so much further since its last crash is not what that crash came from: its count begins anew."""
+
+RECENT_ABORTS = 1_000
+"""Aborts that are said again when a tokenizer manager dies: the last may have been lost in it."""
+
 RETRY_S = 0.25
 RING: tuple[Role, ...] = ("tokenizer", "scheduler", "detokenizer")
 
@@ -45,7 +56,7 @@ class InFlight:
         worker: int,
         sender: Sender,
         metrics: Metrics,
-        last_plan: Callable[[int], frozenset[str]],
+        last_plan: Callable[[int, int], frozenset[str]],
     ) -> None:
         self.worker = worker
         self.draining = False
@@ -56,6 +67,9 @@ class InFlight:
         self._flights: dict[str, Flight] = {}
         self._exchanges: set[Exchange] = set()
         self._parked: dict[str, Flight] = {}
+        self._names: set[str] = set()
+        self._per_key: Counter[str] = Counter()
+        self._recent_aborts: deque[AbortRequest] = deque(maxlen=RECENT_ABORTS)
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -63,19 +77,26 @@ class InFlight:
     # Submission
 
     def open(self, requests: list[GenerateRequest]) -> Exchange:
-        """Sends the requests; RequestError 503 if the server does not take any, 400 if an id is in use."""
+        """Sends the requests; RequestError 503 if the server does not take any, 429 if their key has enough, 400 if an id
+        is in use."""
         if self.draining:
             raise RequestError.from_info(_unavailable("the server is shutting down", "draining"))
         if self._missing() and self._args.recovery == "off" and not requests[0].probe:
             raise RequestError.from_info(_unavailable(f"no {self._missing()} is running", "unavailable"))
         if len(self._parked) + len(requests) > self._args.max_queued_requests:
             raise RequestError.from_info(_unavailable("the server is recovering and its queue is full", "queue_full"))
-        for request in requests:
-            if request.request_id in self._flights:
-                raise RequestError("request_id: a request with this id is running", param="request_id", code="conflict")
-        exchange = Exchange(requests, self._close)
+        key, limit = requests[0].fairness_key, self._args.max_running_per_key
+        if limit is not None and key and self._per_key[key] + len(requests) > limit:
+            raise RequestError.from_info(key_limit_error(limit))
+        if not self._names.isdisjoint(request.request_id for request in requests):
+            raise RequestError("request_id: a request with this id is running", param="request_id", code="conflict")
+        # A client may use its id again. What is left of the request before must not be taken for the new one's.
+        unique = secrets.token_hex(4)
+        exchange = Exchange([_named(request, f"{request.request_id}~{unique}") for request in requests], self._close)
         self._exchanges.add(exchange)
         self.metrics.running_calls.set(len(self._exchanges))
+        self._per_key[key] += len(requests)
+        self._names.update(request.request_id for request in requests)
         for flight in exchange.flights:
             self._flights[flight.request.request_id] = flight
             self._send(flight)
@@ -130,6 +151,7 @@ class InFlight:
         flight = self._flights.get(admitted.request_id)
         if flight is None or admitted.attempt != flight.attempt:
             return
+        flight.acknowledged = admitted.attempt
         if flight.admitted is None:
             self.metrics.prompt_tokens.add(admitted.prompt_tokens)
             flight.admitted = admitted
@@ -143,6 +165,9 @@ class InFlight:
         flight = self._flights.get(refused.request_id)
         if flight is None or refused.attempt != flight.attempt:
             return False
+        if refused.error.code == LOST:
+            self._lost(flight)
+            return True
         if flight.attempt > 0 and refused.error.status == 503:
             # It had been accepted once: it waits for its place instead of being refused.
             loop = asyncio.get_running_loop()
@@ -156,39 +181,56 @@ class InFlight:
 
     def on_peer_up(self, message: PeerUp) -> None:
         """The sender knows the peer already; what was parked may go now."""
+        if message.peer.role == "tokenizer":
+            self._repeat_aborts()
         if self._parked and not self._missing():
             parked, self._parked = list(self._parked.values()), {}
             for flight in parked:
                 self._send(flight)
 
-    def on_peer_down(self, message: PeerDown) -> None:
-        """Resubmits what the dead process may have held, and gives up what was computed at each of several crashes. The
-        sender has dropped the peer already."""
+    def on_peer_down(self, message: PeerDown) -> list[Flight]:
+        """Resubmits what the dead process may have held, and gives up what was there at each of several deaths. Returns
+        what the process was at work on. The sender has dropped the peer already."""
         peer = message.peer
-        computed = self._last_plan(peer.index) if peer.role == "scheduler" else frozenset()
+        computed = self._last_plan(peer.index, peer.incarnation) if peer.role == "scheduler" else frozenset()
+        involved: list[Flight] = []
+        if peer.role == "tokenizer":
+            self._repeat_aborts()
         for flight in list(self._flights.values()):
             if flight.request.request_id in self._parked or not self._held_by(flight, peer.role, peer.index):
                 continue
+            if flight.request.request_id in computed:
+                involved.append(flight)
+                _count_crash(flight)
+            elif peer.role == "tokenizer":
+                involved.append(flight)
+                flight.losses += 1
             if self._args.recovery == "off":
                 self._forget(flight)
                 flight.exchange.fail(_crashed(f"the {peer.role} process died"))
+            elif max(flight.crashes, flight.losses) >= MAX_CRASHES:
+                self._forget(flight)
+                flight.exchange.fail(_crashed("the request was being worked on at each of several crashes"))
             else:
-                if flight.request.request_id in computed:
-                    # From the second crash on it is a suspect, whose rows are computed alone: a third one convicts it.
-                    flight.crashes += 1
-                if flight.crashes >= MAX_CRASHES:
-                    self._forget(flight)
-                    flight.exchange.fail(_crashed("the request was running at each of several crashes"))
-                else:
-                    self._resubmit(flight)
+                self._resubmit(flight)
+        return involved
 
     def _held_by(self, flight: Flight, role: Role, index: int) -> bool:
+        waiting = flight.acknowledged < flight.attempt
         if role == "tokenizer":
-            return flight.admitted is None and flight.tokenizer == index
+            return waiting and flight.tokenizer == index
         if role == "scheduler":
-            return flight.admitted is None or flight.admitted.replica == index
+            return waiting or flight.admitted is None or flight.admitted.replica == index
         # Which detokenizer a request has is the tokenizer manager's choice: all of them start again.
         return role == "detokenizer"
+
+    def _lost(self, flight: Flight) -> None:
+        """It was on its way to a process that had died, which this worker knew already or did not know yet."""
+        if self._args.recovery == "off":
+            self._forget(flight)
+            flight.exchange.fail(_crashed("the process that should have taken the request died"))
+        else:
+            self._resubmit(flight)
 
     def _resubmit_attempt(self, flight: Flight, attempt: int) -> None:
         if self._flights.get(flight.request.request_id) is flight and flight.attempt == attempt:
@@ -207,12 +249,12 @@ class InFlight:
             self._broadcast(AbortRequest("", abort_all=True))
             return
         for request_id in list(self._flights):
-            _, _, rest = request_id.partition("-")
-            if rest == client_id or rest.rpartition("#")[0] == client_id:
-                self._broadcast(AbortRequest(request_id))
-        for worker in range(self._args.http_workers):
-            if worker != self.worker:
-                self._broadcast(AbortRequest(f"{worker}-{client_id}"))
+            if is_named(request_id, client_id):
+                abort = AbortRequest(request_id)
+                self._recent_aborts.append(abort)
+                self._broadcast(abort)
+        if self._args.http_workers > 1:
+            self._broadcast(AbortRequest("", client_id=client_id))
 
     def sweep(self) -> None:
         """Called several times a second: deadlines, clients that stopped reading, silent streams."""
@@ -255,16 +297,39 @@ class InFlight:
             if flight.tokenizer is None:
                 continue
             abort = AbortRequest(flight.request.request_id, flight.attempt)
+            self._recent_aborts.append(abort)
             if not self._sender.send("tokenizer", flight.tokenizer, abort):
                 self._broadcast(abort)
 
     def _forget(self, flight: Flight) -> None:
-        self._flights.pop(flight.request.request_id, None)
+        request = flight.request
+        if self._flights.pop(request.request_id, None) is not None:
+            self._names.discard(request.request_id.rpartition("~")[0])
+            self._per_key[request.fairness_key] -= 1
+            if not self._per_key[request.fairness_key]:
+                del self._per_key[request.fairness_key]
         self._parked.pop(flight.request.request_id, None)
+
+    def _repeat_aborts(self) -> None:
+        """A tokenizer manager that died may have had some in its queue; one that is new has heard of none."""
+        for abort in self._recent_aborts:
+            self._broadcast(abort)
 
     def _broadcast(self, message: msgspec.Struct) -> None:
         for index in self._sender.peers("tokenizer"):
             self._sender.send("tokenizer", index, message)
+
+
+def _count_crash(flight: Flight) -> None:
+    delivered = flight.delivered_tokens
+    if flight.crashes and delivered - flight.tokens_at_crash >= PROGRESS_TOKENS:
+        flight.crashes = 0
+    flight.crashes += 1
+    flight.tokens_at_crash = delivered
+
+
+def _named(request: GenerateRequest, request_id: str) -> GenerateRequest:
+    return msgspec.structs.replace(request, request_id=request_id)
 
 
 def _unavailable(message: str, code: str) -> ErrorInfo:

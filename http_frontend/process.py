@@ -6,8 +6,10 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 
 from http_frontend.app import build_app
+from http_frontend.crash_requests import keep_requests
 from http_frontend.front import Front
 from http_frontend.server import Server, build_server, listening_socket
 from protocol.control import Drain, Drained, PeerDown, PeerUp, Ready, Shutdown
@@ -43,7 +45,11 @@ class HttpWorker:
             self._front.on_peer_up(message)
         elif isinstance(message, PeerDown):
             self._links.apply_peer(message)
-            self._front.in_flight.on_peer_down(message)
+            involved = self._front.in_flight.on_peer_down(message)
+            self._front.questions.on_peer_change()
+            if message.evidence and involved:
+                args = self._front.config.args
+                keep_requests(Path(message.evidence), self._spec.index, involved, args.log_requests)
         elif isinstance(message, Drain):
             self._front.in_flight.draining = True
             self._drain_deadline_s = message.deadline_s

@@ -15,6 +15,7 @@ from protocol.outputs import Detokenized, Refused, Rendered, Tokenized
 from protocol.requests import PeekCache
 
 ANSWER_TIMEOUT_S = 30.0
+NOBODY = -1
 
 Answer = Rendered | Tokenized | Detokenized
 
@@ -26,6 +27,7 @@ class Questions:
         self._worker = worker
         self._sender = sender
         self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._asked: dict[str, tuple[int, msgspec.Struct]] = {}
         self._replies: dict[str, list[ControlReply]] = {}
         self._news: dict[str, asyncio.Event] = {}
 
@@ -33,19 +35,32 @@ class Questions:
         return f"{self._worker}-q{uuid.uuid4().hex}"
 
     async def ask(self, question_id: str, message: msgspec.Struct, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """Sends a message to a tokenizer manager and waits for its answer; RequestError if refused or late."""
-        tokenizers = self._sender.peers("tokenizer")
-        if not tokenizers:
-            raise RequestError.from_info(_no_answer("no tokenizer manager is running"))
+        """Sends a message to a tokenizer manager and waits for its answer; RequestError if refused or late. One that dies
+        over it is a pause."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[question_id] = answer
         try:
-            self._sender.send("tokenizer", tokenizers[zlib.crc32(question_id.encode()) % len(tokenizers)], message)
+            self._send(question_id, message)
             return await asyncio.wait_for(answer, timeout_s)
         except TimeoutError:
             raise RequestError.from_info(_no_answer("the tokenizer manager did not answer in time")) from None
         finally:
             del self._answers[question_id]
+            self._asked.pop(question_id, None)
+
+    def _send(self, question_id: str, message: msgspec.Struct) -> None:
+        tokenizers = self._sender.peers("tokenizer")
+        index = tokenizers[zlib.crc32(question_id.encode()) % len(tokenizers)] if tokenizers else NOBODY
+        self._asked[question_id] = (index, message)
+        if tokenizers:
+            self._sender.send("tokenizer", index, message)
+
+    def on_peer_change(self) -> None:
+        """Asks again what was asked of a tokenizer manager that is gone; an answer too many is dropped."""
+        live = self._sender.peers("tokenizer")
+        for question_id, (index, message) in list(self._asked.items()):
+            if index not in live:
+                self._send(question_id, message)
 
     async def ask_all(
         self, what: str, arguments: dict[str, Any], roles: Sequence[Role], timeout_s: float

@@ -24,10 +24,16 @@ class PeerUp(msgspec.Struct, frozen=True, tag="peer_up"):
 
 
 class PeerDown(msgspec.Struct, frozen=True, tag="peer_down"):
-    """The process is gone: drop the socket and whatever was queued in it."""
+    """The process is gone: drop the socket and whatever was queued in it.
+
+    `at_s` (`time.time()`) is when the supervisor noticed: what was sent to the process since has been lost without
+    anybody but the sender knowing. `evidence` is the folder where this death's evidence is kept, "" if none is.
+    """
 
     peer: Peer
     reason: str = ""
+    at_s: float = 0.0
+    evidence: str = ""
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):

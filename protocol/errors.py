@@ -16,6 +16,10 @@ ErrorType = Literal[
 ]
 
 
+LOST = "lost"
+"""Code of a refusal between processes: the request was on its way to a process that died. Its owner submits it again."""
+
+
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refusal or failure as every API body is made from it.
 
@@ -28,6 +32,12 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     param: str | None = None
     code: str | None = None
     retry_after_s: float | None = None
+
+
+def key_limit_error(limit: int) -> ErrorInfo:
+    """The answer to an API key that has `limit` requests running already."""
+    message = f"this API key has {limit} requests running, and may have no more at a time"
+    return ErrorInfo(message, 429, "rate_limit_error", code="too_many_requests", retry_after_s=1.0)
 
 
 class RequestError(Exception):

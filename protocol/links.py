@@ -56,3 +56,9 @@ def decoder(union: Any) -> msgspec.msgpack.Decoder[Any]:
 def request_owner(request_id: str) -> int:
     """The index of the HTTP worker that owns the request; ValueError if the id is not one of ours."""
     return int(request_id.partition("-")[0])
+
+
+def is_named(request_id: str, client_id: str) -> bool:
+    """Whether a client called the request so: it alone, or the batch of which it is one."""
+    name = request_id.partition("-")[2].rpartition("~")[0]
+    return client_id in (name, name.rpartition("#")[0])

@@ -71,12 +71,16 @@ class BatchPlan(msgspec.Struct, frozen=True, omit_defaults=True, tag="plan"):
 
 
 class PlanEvidence(msgspec.Struct, frozen=True):
-    """What the status board keeps of the step about to run, as MessagePack: after a crash, whose rows it computed."""
+    """What the status board keeps of the step about to run, as MessagePack: after a crash, whose rows it computed.
+
+    `incarnation` is the scheduler's: one that dies before its first step leaves its predecessor's plan on the board.
+    """
 
     step: int
     requests: list[str]
     prompt_tokens: int
     decode_rows: int
+    incarnation: int = 0
 
 
 class GrammarMasks(msgspec.Struct, frozen=True, tag="masks"):

@@ -59,7 +59,8 @@ class ChoiceProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="generate"):
-    """One prompt and what is wanted of it. `request_id` is `<http worker index>-<unique>`: it names the owner.
+    """One prompt and what is wanted of it. `request_id` is `<http worker index>-<client's id>~<unique>`: it names the
+    owner, and is never used again, for what is left of a request with the same id must not be taken for the new one's.
 
     `attempt` starts at 0 and grows with every resubmission; outputs of an older attempt are dropped. `probe` requests
     (health) jump every queue and limit. `arrival_s` and `deadline_s` are `time.time()` values.
@@ -111,7 +112,8 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="de
 
 
 class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort"):
-    """Ends a request wherever it is. `request_id` is exact, or "" with `all_of_worker` (None: everybody's).
+    """Ends a request wherever it is. `request_id` is exact, or "" with `client_id` (all requests that a client gave this
+    id to) or `all_of_worker` (None: everybody's).
 
     `attempt` bounds it: attempts up to that number are ended, a later one is left alone.
     """
@@ -120,6 +122,7 @@ class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort")
     attempt: int = 2**31
     abort_all: bool = False
     all_of_worker: int | None = None
+    client_id: str = ""
 
 
 class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="engine"):

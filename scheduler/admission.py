@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from protocol.errors import ErrorInfo
 from protocol.ids import count_ids
-from protocol.links import request_owner
+from protocol.links import is_named, request_owner
 from protocol.requests import AbortRequest, EngineRequest
 
 REMEMBERED = 16_384
@@ -98,6 +98,8 @@ def aborts(message: AbortRequest, request_id: str, attempt: int) -> bool:
     """Whether the abort means this attempt of this request."""
     if message.request_id:
         return message.request_id == request_id and attempt <= message.attempt
+    if message.client_id:
+        return is_named(request_id, message.client_id)
     return message.all_of_worker is None or message.all_of_worker == owner_of(request_id)
 
 

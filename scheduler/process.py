@@ -53,7 +53,7 @@ class SchedulerLoop:
         self._executor = executor
         around = Surroundings(
             executor,
-            functools.partial(links.outbox.send, "detokenizer"),
+            functools.partial(links.outbox.send_or_keep, "detokenizer"),
             functools.partial(start_grammar_backend, config),
             self._write_plan,
         )
@@ -121,7 +121,10 @@ class SchedulerLoop:
             case _:
                 self._links.apply_peer(message)
                 if isinstance(message, PeerDown) and message.peer.role == "http":
-                    self.scheduler.drop_worker(message.peer.index, now)
+                    # Up to its death: the worker in its place may have sent something while this process was busy.
+                    self.scheduler.drop_worker(message.peer.index, message.at_s or now)
+                elif isinstance(message, PeerDown) and message.peer.role == "detokenizer":
+                    self.scheduler.detokenizer_died(message.peer.index, message.at_s)
 
     def _report_drained(self, now: float) -> None:
         deadline_s = self._drain_deadline_s
@@ -136,7 +139,8 @@ class SchedulerLoop:
 
     def _write_plan(self, record: StepRecord) -> None:
         requests = record.request_ids()
-        evidence = PlanEvidence(record.step, requests, record.prompt_tokens, record.decode_rows)
+        incarnation = self._spec.incarnation
+        evidence = PlanEvidence(record.step, requests, record.prompt_tokens, record.decode_rows, incarnation)
         plan = msgspec.msgpack.encode(evidence)
         if len(plan) > MAX_PLAN_BYTES:
             fewer = requests[: len(requests) * MAX_PLAN_BYTES // len(plan) - 1]
@@ -155,7 +159,7 @@ class SchedulerLoop:
             steps=scheduler.planner.step,
             waiting=scheduler.waiting_requests,
             running=len(scheduler.planner.running),
-            free_pages=scheduler.memory.available(),
+            free_pages=scheduler.memory.available(probe=True),
             total_pages=scheduler.memory.pool.usable,
             cached_pages=scheduler.memory.cache.pages,
             pending=int(scheduler.pending),

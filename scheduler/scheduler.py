@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from protocol.errors import ErrorInfo
+from protocol.errors import LOST, ErrorInfo, key_limit_error
 from protocol.ids import count_ids, pack_ids
 from protocol.outputs import Admitted, Finish, Refused, StopFound
 from protocol.plan import Executor, GrammarMasks
@@ -87,17 +87,20 @@ class Scheduler:
         if self._tombstones.covers(message) or (known is not None and known.attempt >= message.attempt):
             return
         if known is not None:
-            self._end_request(known, None)
+            # Another detokenizer would wait for the rest of the older attempt for ever.
+            moved = known.message.detokenizer != message.detokenizer
+            self._end_request(known, Finish("abort") if moved else None)
             self._forget_ended(now)
         if not message.arrival_s:
             message = msgspec.structs.replace(message, arrival_s=now)
         error = self.admission.refusal(message, now)
         request = Request(message, self._rank(message), self._config.model.context_length)
         if error is None and not message.probe and not request.resumed:
-            error = self._make_room(request)
+            error = self._over_key_limit(message) or self._make_room(request)
         if error is not None:
             self._refuse(request, error)
             return
+        request.submitted_s = now
         self.requests[request.id] = request
         self._deadlines.add(request)
         if message.sampling.grammar is not None:
@@ -114,7 +117,8 @@ class Scheduler:
             named = self.requests.get(message.request_id)
             candidates = [named] if named is not None else []
         else:
-            self._tombstones.bury_worker(message.all_of_worker, now)
+            if not message.client_id:
+                self._tombstones.bury_worker(message.all_of_worker, now)
             candidates = list(self.requests.values())
         for request in candidates:
             if aborts(message, request.id, request.attempt):
@@ -129,6 +133,16 @@ class Scheduler:
     def drop_worker(self, worker: int, now: float) -> None:
         """An HTTP worker is gone, and its clients with it."""
         self.abort(AbortRequest("", all_of_worker=worker), now)
+
+    def detokenizer_died(self, detokenizer: int, at_s: float) -> None:
+        """Its requests end without a word: what their owners sent before they heard of the death, they submit again by
+        themselves. What came since was lost with the dead process's queue, and they have to be told."""
+        for request in list(self.requests.values()):
+            if request.message.detokenizer == detokenizer:
+                self._end_request(request, None)
+                if request.submitted_s >= at_s:
+                    error = ErrorInfo("the detokenizer died", 503, "service_unavailable_error", code=LOST)
+                    self._refuse(request, error)
 
     def end_all(self, error: ErrorInfo) -> None:
         """Whatever has not ended gets this error."""
@@ -220,6 +234,15 @@ class Scheduler:
         limit = self.memory.cacheable_pages(sequence)
         ids = sequence.tokens[: limit * self.memory.page_size].tobytes()
         return self.memory.cache.match(sequence.request.message.namespace, ids, limit)
+
+    def _over_key_limit(self, message: EngineRequest) -> ErrorInfo | None:
+        """The 429 of an API key that has as many requests here as it may. An HTTP worker refuses earlier what it knows
+        of; this counts for all of them together."""
+        limit, key = self._config.args.max_running_per_key, message.fairness_key
+        if limit is None or not key:
+            return None
+        held = sum(other.message.fairness_key == key and other.unfinished > 0 for other in self.requests.values())
+        return key_limit_error(limit) if held >= limit else None
 
     def _make_room(self, request: Request) -> ErrorInfo | None:
         """The 503 of a full queue, unless a waiting request of lower priority can go instead."""

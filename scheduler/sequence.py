@@ -51,6 +51,7 @@ class Request:
         "scorer",
         "sequences",
         "started",
+        "submitted_s",
         "ticket",
         "unfinished",
     )
@@ -66,6 +67,7 @@ class Request:
         self.end_ids = tuple(dict.fromkeys((*eos, *sampling.stop_token_ids)))
         self.resumed = bool(message.resume) or message.attempt > 0
         self.started = False
+        self.submitted_s = 0.0
         self.ticket: int | None = None
         self.cached_tokens = 0
         self.prompt_logprobs: list[IdLogprobs | None] | None = None

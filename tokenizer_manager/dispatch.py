@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from protocol.control import Role
-from protocol.errors import RequestError
+from protocol.errors import LOST, RequestError
 from protocol.requests import AbortRequest, EngineRequest
 from tokenizer_manager.routing import Router
 from tokenizer_manager.tombstones import concerns
@@ -34,6 +34,13 @@ class _Held:
     until_s: float
 
 
+@dataclass(frozen=True)
+class _Sent:
+    replica: int
+    attempt: int
+    at_s: float
+
+
 Refuse = Callable[[str, int, RequestError], Any]
 
 
@@ -53,7 +60,7 @@ class Dispatcher:
         self._clock = clock
         self._held: dict[str, _Held] = {}
         # Where a request went: its next attempt goes there too if it can, to supersede the old one in place.
-        self._sent_to: OrderedDict[str, int] = OrderedDict()
+        self._sent_to: OrderedDict[str, _Sent] = OrderedDict()
 
     @property
     def held(self) -> int:
@@ -77,6 +84,16 @@ class Dispatcher:
         for request_id, held in list(self._held.items()):
             if self._try(held.request, held.forced):
                 del self._held[request_id]
+
+    def replica_died(self, replica: int, at_s: float) -> None:
+        """What was sent to it since its death is lost, and its owners can't know: they are told to submit it again. What
+        was sent before, they submit again by themselves."""
+        for request_id, sent in list(self._sent_to.items()):
+            if sent.replica == replica:
+                del self._sent_to[request_id]
+                if sent.at_s >= at_s:
+                    error = RequestError("The replica died.", status=503, type="service_unavailable_error", code=LOST)
+                    self._refuse(request_id, sent.attempt, error)
 
     def expire(self) -> None:
         """Refuses what has waited too long."""
@@ -102,18 +119,26 @@ class Dispatcher:
         detokenizers = self._outbox.peers("detokenizer")
         if not detokenizers:
             return False
-        if forced is None and request.attempt > 0 and self._sent_to.get(request.request_id) in self._router.live:
-            forced = self._sent_to[request.request_id]
+        if forced is None and request.attempt > 0:
+            former = self._sent_to.get(request.request_id)
+            if former is not None and former.replica in self._router.live:
+                forced = former.replica
         replica = self._router.choose(request.prompt_ids, request.namespace, forced)
         if replica is None:
             return False
-        self._remember(request.request_id, replica)
+        self._remember(request, replica)
+        if request.attempt > 0:
+            # A tokenizer manager that died may have sent an older attempt elsewhere, where nothing would end it.
+            older = AbortRequest(request.request_id, request.attempt - 1)
+            for other in self._router.live:
+                if other != replica:
+                    self._outbox.send("scheduler", other, older)
         detokenizer = detokenizers[zlib.crc32(request.request_id.encode()) % len(detokenizers)]
         return self._outbox.send("scheduler", replica, msgspec.structs.replace(request, detokenizer=detokenizer))
 
-    def _remember(self, request_id: str, replica: int) -> None:
-        self._sent_to[request_id] = replica
-        self._sent_to.move_to_end(request_id)
+    def _remember(self, request: EngineRequest, replica: int) -> None:
+        self._sent_to[request.request_id] = _Sent(replica, request.attempt, time.time())
+        self._sent_to.move_to_end(request.request_id)
         if len(self._sent_to) > _REMEMBERED:
             self._sent_to.popitem(last=False)
 

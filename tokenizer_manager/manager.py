@@ -3,11 +3,12 @@
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
-from protocol.control import ControlReply, ControlRequest, Peer, PeerUp
+from protocol.control import ControlReply, ControlRequest, PeerDown, PeerUp
 from protocol.errors import RequestError
 from protocol.links import request_owner
 from protocol.outputs import Detokenized, Refused, Rendered, Tokenized
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 # A few milliseconds of rendering and tokenising: more would hold up everybody else's requests and aborts.
 INLINE_CHARACTERS = 4_000
+
+RECENT_ABORTS = 1_000
+"""Aborts that a replica hears again when it comes up."""
 
 Work = Callable[[bool], Any]
 """Computes an answer; its argument says whether it may take its time (in a thread) or must raise NeedsThread."""
@@ -69,6 +73,7 @@ class TokenizerManager:
         self._dispatcher = Dispatcher(outbox, router, self._refuse, limit=max_queued_requests)
         self._answers = Answers(outbox)
         self._tombstones = Tombstones()
+        self._recent_aborts: deque[AbortRequest] = deque(maxlen=RECENT_ABORTS)
         self._preparing: dict[str, int] = {}
         self._aside = 0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -98,15 +103,19 @@ class TokenizerManager:
         """After the outbox has connected to the peer."""
         if message.peer.role == "scheduler":
             self._router.up(message.peer.index)
+            for abort in self._recent_aborts:  # it may run what was aborted before this process knew of it
+                self._outbox.send("scheduler", message.peer.index, abort)
         if message.peer.role == "http":
             self._answers.peer_up(message.peer.index)
         if message.peer.role in ("scheduler", "detokenizer"):
             self._dispatcher.retry()
 
-    def peer_down(self, peer: Peer) -> None:
+    def peer_down(self, message: PeerDown) -> None:
         """After the outbox has heard it: news of an older incarnation leaves the newer one's socket alone."""
+        peer = message.peer
         if peer.role == "scheduler" and peer.index not in self._outbox.peers("scheduler"):
             self._router.down(peer.index)
+            self._dispatcher.replica_died(peer.index, message.at_s)
 
     def tick(self) -> None:
         """Now and then: what has waited too long is refused."""
@@ -184,7 +193,9 @@ class TokenizerManager:
     def _abort(self, abort: AbortRequest) -> None:
         """Ends what is here, and asks every replica: only they know who has the request."""
         self._tombstones.add(abort)
-        if not abort.request_id:
+        if abort.request_id:
+            self._recent_aborts.append(abort)
+        else:
             for request_id, attempt in self._preparing.items():
                 if concerns(abort, request_id, attempt):
                     self._tombstones.add(AbortRequest(request_id, attempt))

@@ -88,7 +88,7 @@ async def _run(manager: TokenizerManager, links: Links, board: StatusBoard, spec
             manager.peer_up(message)
         elif isinstance(message, PeerDown):
             links.apply_peer(message)
-            manager.peer_down(message.peer)
+            manager.peer_down(message)
         elif isinstance(message, Drain):
             slot.update(state="draining")
             draining.set()

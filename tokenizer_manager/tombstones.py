@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from protocol.links import request_owner
+from protocol.links import is_named, request_owner
 from protocol.requests import AbortRequest
 
 
@@ -28,6 +28,8 @@ def concerns(abort: AbortRequest, request_id: str, attempt: int) -> bool:
     """Whether the abort ends this attempt of a request that is here."""
     if abort.request_id:
         return request_id == abort.request_id and attempt <= abort.attempt
+    if abort.client_id:
+        return is_named(request_id, abort.client_id)
     if abort.all_of_worker is not None:
         return request_owner(request_id) == abort.all_of_worker
     return abort.abort_all

@@ -1,60 +1,21 @@
 """What happens to requests in flight when a process dies, a client leaves, or time is up."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
-from protocol.control import Peer, PeerDown, PeerUp, Role
-from protocol.errors import ErrorInfo
+from http_frontend.crash_requests import keep_requests
+from protocol.control import Peer, PeerDown
+from protocol.errors import LOST, ErrorInfo
 from protocol.ids import unpack_ids
 from protocol.outputs import Finish, Refused, TextBatch
 from protocol.plan import PlanEvidence
-from protocol.requests import GenerateRequest
 from tests.http_frontend.fakes import Served, chat_body, events
-
-Script = Callable[[Served, asyncio.Task[httpx.Response]], Awaitable[None]]
-
-
-def run(served: Served, script: Script, **fields: Any) -> httpx.Response:
-    """Starts a chat that gets no outputs by itself, runs the script, and returns the answer."""
-    served.ring.hold = True
-
-    async def main() -> httpx.Response:
-        async with served.client() as client:
-            call = asyncio.create_task(client.post("/v1/chat/completions", json=chat_body(**fields)))
-            await until(lambda: served.ring.requests or call.done())
-            await script(served, call)
-            return await call
-
-    return asyncio.run(main())
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0)
-
-
-def down(served: Served, role: Role) -> None:
-    served.ring.down.add((role, 0))
-    served.front.in_flight.on_peer_down(PeerDown(Peer(role, 0, 0, "")))
-
-
-def up(served: Served, role: Role) -> None:
-    served.ring.down.discard((role, 0))
-    served.front.on_peer_up(PeerUp(Peer(role, 0, 1, "")))
-
-
-def word(served: Served, request: GenerateRequest, place: int, finish: Finish | None = None) -> None:
-    served.ring.handle(TextBatch([served.ring.output(request, 0, place, served.ring.words[place], finish)]))
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+from tests.http_frontend.scripted import crash, down, name_of, run, settle, until, up, word
 
 
 def test_a_dead_scheduler_is_a_pause_and_the_text_goes_on_where_it_was(served: Served) -> None:
@@ -131,45 +92,115 @@ def test_a_resumed_request_is_not_refused_for_a_full_queue(served: Served) -> No
     assert run(served, script).status_code == 200
 
 
-def test_recovery_off_fails_at_once(serve: Any) -> None:
-    served: Served = serve(recovery="off")
-
+def test_what_was_resumed_but_not_admitted_again_is_lost_with_the_tokenizer(served: Served) -> None:
     async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
         served.ring.admit(served.ring.requests[0])
-        word(served, served.ring.requests[0], 0)
-        await settle()
-        down(served, "scheduler")
+        crash(served, [])
+        assert served.ring.requests[-1].attempt == 1
+        down(served, "tokenizer")
+        up(served, "tokenizer")
+        again = served.ring.requests[-1]
+        assert again.attempt == 2
+        served.ring.admit(again)
+        word(served, again, 0, Finish("stop"))
 
-    data = events(run(served, script, stream=True))
-    assert data[-1] == "[DONE]" and data[-2]["error"]["code"] == "engine_crashed"
-    refused = served.chat()
-    assert refused.status_code == 503 and refused.headers["retry-after"]
+    assert run(served, script).status_code == 200
 
 
-def test_the_guilty_request_is_given_up_and_the_others_finish(served: Served) -> None:
-    slot = served.front.board.slot(3)
+@pytest.mark.parametrize(("recovery", "status"), [("on", 200), ("off", 500)])
+def test_a_request_lost_on_its_way_to_a_dead_process_is_sent_again(serve: Any, recovery: str, status: int) -> None:
+    served: Served = serve(recovery=recovery)
 
     async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
-        async with served.client() as client:
-            other = asyncio.create_task(client.post("/v1/chat/completions", json=chat_body(rid="innocent")))
-            await until(lambda: len(served.ring.requests) == 2)
-            for crash in range(3):
-                latest = {request.request_id: request for request in served.ring.requests}
-                assert latest["0-guilty"].suspect == latest["0-innocent"].suspect == (crash > 1)
-                for request in latest.values():
-                    served.ring.admit(request)
-                computed = ["0-guilty"] if crash == 2 else list(latest)
-                slot.write_plan(msgspec.msgpack.encode(PlanEvidence(crash, computed, 0, len(computed))))
-                down(served, "scheduler")
-                up(served, "scheduler")
-            again = served.ring.requests[-1]
-            assert again.request_id == "0-innocent"
+        (first,) = served.ring.requests
+        lost = Refused(first.request_id, 0, ErrorInfo("lost", 503, "service_unavailable_error", code=LOST))
+        served.ring.handle(lost)
+        served.ring.handle(lost)  # of an attempt that is over
+        if recovery == "on":
+            _, again = served.ring.requests
+            assert again.attempt == 1
             served.ring.admit(again)
             word(served, again, 0, Finish("stop"))
-            assert (await other).json()["choices"][0]["message"]["content"] == "Hello"
 
-    response = run(served, script, rid="guilty")
-    assert response.status_code == 500 and response.json()["error"]["code"] == "engine_crashed"
+    assert run(served, script).status_code == status
+
+
+def test_an_abort_is_said_again_when_a_tokenizer_manager_dies(served: Served) -> None:
+    async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
+        served.ring.admit(served.ring.requests[0])
+        await asyncio.sleep(0.02)
+        served.front.in_flight.sweep()
+        await call
+        assert len(served.ring.aborts) == 1
+        down(served, "tokenizer")
+        up(served, "tokenizer")
+        assert {abort.request_id for abort in served.ring.aborts} == {served.ring.requests[0].request_id}
+        assert len(served.ring.aborts) > 1
+
+    assert run(served, script, request_timeout_s=0.01).status_code == 504
+
+
+def test_a_clients_id_can_be_used_again_and_means_another_request(served: Served) -> None:
+    for _ in range(2):
+        assert served.chat(rid="again").status_code == 200
+    first, second = served.ring.requests
+    assert name_of(first) == name_of(second) == "again" and first.request_id != second.request_id
+
+
+def test_the_evidence_of_a_crash_names_requests_and_hides_their_texts(serve: Any, tmp_path: Path) -> None:
+    for shown in (False, True):
+        served: Served = serve(log_requests=shown)
+        folder = tmp_path / str(shown)
+        folder.mkdir()
+
+        async def script(served: Served, call: asyncio.Task[httpx.Response], folder: Path = folder) -> None:
+            (request,) = served.ring.requests
+            served.ring.admit(request)
+            ids = [request.request_id]
+            served.front.board.slot(3).write_plan(msgspec.msgpack.encode(PlanEvidence(1, ids, 0, 1)))
+            served.ring.down.add(("scheduler", 0))
+            involved = served.front.in_flight.on_peer_down(PeerDown(Peer("scheduler", 0, 0, "")))
+            keep_requests(folder, 0, involved, served.front.config.args.log_requests)
+            up(served, "scheduler")
+            served.ring.admit(served.ring.requests[-1])
+            word(served, served.ring.requests[-1], 0, Finish("stop"))
+
+        messages = [{"role": "user", "content": "a secret"}]
+        assert run(served, script, messages=messages, stop=["a secret stop"]).status_code == 200
+        text = (folder / "requests-0.json").read_text()
+        assert served.ring.requests[0].request_id in text
+        assert ("a secret" in text) == shown
+
+
+def test_a_key_that_has_enough_running_gets_429(serve: Any) -> None:
+    served: Served = serve(api_key=("one", "two"), max_running_per_key=2)
+    served.ring.hold = True
+
+    def headers(key: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {key}"}
+
+    async def main() -> None:
+        async with served.client() as client:
+
+            def ask(key: str) -> asyncio.Task[httpx.Response]:
+                return asyncio.create_task(client.post("/v1/chat/completions", json=chat_body(), headers=headers(key)))
+
+            running = [ask("one"), ask("one"), ask("two")]
+            await until(lambda: len(served.ring.requests) == 3)
+            refused = await ask("one")
+            assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+            assert refused.json()["error"]["type"] == "rate_limit_error"
+            for request in served.ring.requests:
+                served.ring.admit(request)
+                word(served, request, 0, Finish("stop"))
+            assert [(await call).status_code for call in running] == [200, 200, 200]
+            again = ask("one")
+            await until(lambda: len(served.ring.requests) == 4)
+            served.ring.admit(served.ring.requests[-1])
+            word(served, served.ring.requests[-1], 0, Finish("stop"))
+            assert (await again).status_code == 200
+
+    asyncio.run(main())
 
 
 def test_a_deadline_ends_the_request_with_an_error(served: Served) -> None:
@@ -233,7 +264,7 @@ def test_aborting_by_the_clients_own_id(served: Served) -> None:
         served.ring.admit(request)
         async with served.client() as client:
             assert (await client.post("/abort_request", json={"rid": "mine"})).status_code == 200
-        assert served.ring.aborts[0].request_id == "0-mine"
+        assert served.ring.aborts[0].request_id == request.request_id
         word(served, request, 0, Finish("abort"))
 
     response = run(served, script, rid="mine")

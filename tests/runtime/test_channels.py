@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from protocol.control import Drain, Failed, Peer, PeerDown, PeerUp, Ready, Shutdown
 from protocol.links import INBOXES, decoder, encode
 from protocol.requests import AbortRequest
-from runtime.channels import Inbox, Links, Outbox, SupervisorLinks, pump, report_once
+from runtime.channels import KEPT_FRAMES, Inbox, Links, Outbox, SupervisorLinks, pump, report_once
 from runtime.engine_config import ProcessSpec
 
 PATIENCE_MS = 20_000
@@ -173,3 +173,20 @@ def test_the_pump_hands_on_every_message(folder: Path, ends: Ends) -> None:
         return seen
 
     assert asyncio.run(run()) == [f"0-{number}" for number in range(2000)]
+
+
+def test_what_is_kept_for_a_peer_arrives_when_it_comes_up_in_order(folder: Path, ends: Ends) -> None:
+    inbox = ends.inbox(f"ipc://{folder}/in")
+    outbox = ends.outbox()
+    first = Peer("scheduler", 0, 1, f"ipc://{folder}/in")
+    outbox.send_or_keep("scheduler", 0, abort("0-a"))
+    outbox.send_or_keep("scheduler", 0, abort("0-b"))
+    outbox.peer_up(first)
+    outbox.send_or_keep("scheduler", 0, abort("0-c"))
+    assert [receive(inbox) for _ in range(3)] == [abort("0-a"), abort("0-b"), abort("0-c")]
+    outbox.peer_down(first)
+    for number in range(KEPT_FRAMES + 2):
+        outbox.send_or_keep("scheduler", 0, abort(f"0-{number}"))
+    assert outbox.dropped == 2
+    outbox.peer_up(Peer("scheduler", 0, 2, f"ipc://{folder}/in"))
+    assert receive(inbox) == abort("0-2"), "the oldest are dropped"

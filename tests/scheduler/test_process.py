@@ -143,7 +143,7 @@ def test_the_board_shows_load_and_the_plan_about_to_run(ring: Ring) -> None:
     assert (status.steps, status.running, status.waiting, status.pending) == (1, 1, 0, 1)
     assert status.total_pages == 64 and status.free_pages < 60
     evidence = msgspec.msgpack.decode(ring.board.read_plan(1) or b"", type=PlanEvidence)
-    assert evidence == PlanEvidence(1, ["0-a"], 8, 0)
+    assert evidence == PlanEvidence(1, ["0-a"], 8, 0, incarnation=1)
     ring.finish("detokenizer 0")
     ring.loop.turn()
     status = ring.board.read(1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from protocol.control import ControlReply, ControlRequest, Peer, PeerUp
+from protocol.control import ControlReply, ControlRequest, Peer, PeerDown, PeerUp
 from protocol.ids import pack_ids, unpack_ids
 from protocol.outputs import Detokenized, Refused, Rendered, Tokenized
 from protocol.requests import (
@@ -243,7 +243,7 @@ def test_a_peek_goes_to_one_replica(tiny: Tokenizer, setup: Any, new_outbox: Any
     assert [(role, message) for role, _, message in desk.outbox.sent] == [("scheduler", peek)]
     desk.outbox.up["scheduler"] = []
     for replica in (0, 1):
-        desk.manager.peer_down(Peer("scheduler", replica, 0, ""))
+        desk.manager.peer_down(PeerDown(Peer("scheduler", replica, 0, "")))
     desk.manager.handle(peek)
     (reply,) = desk.outbox.to("http")
     assert (reply.correlation_id, reply.ok) == ("0-p", False)
@@ -275,12 +275,12 @@ def test_a_replica_that_never_was_is_refused(desk: Desk) -> None:
 
 def test_requests_wait_while_the_scheduler_restarts(desk: Desk) -> None:
     peer = Peer("scheduler", 0, 1, "")
-    desk.manager.peer_down(Peer("scheduler", 0, 0, ""))  # late news: its successor is up already
+    desk.manager.peer_down(PeerDown(Peer("scheduler", 0, 0, "")))  # late news: its successor is up already
     desk.generate(request_id="0-before")
     assert [request.request_id for request in desk.engine] == ["0-before"]
     desk.outbox.sent.clear()
     desk.outbox.up["scheduler"] = []
-    desk.manager.peer_down(peer)
+    desk.manager.peer_down(PeerDown(peer))
     desk.generate()
     assert (desk.engine, desk.manager.idle) == ([], False)
     desk.outbox.up["scheduler"] = [0]
@@ -310,3 +310,14 @@ def test_an_answer_to_a_worker_that_never_comes_is_forgotten(new_outbox: Any) ->
     outbox.up["http"] = [1]
     answers.peer_up(1)
     assert outbox.sent == []
+
+
+def test_a_replica_hears_of_aborts_that_came_before_it_was_known(desk: Desk) -> None:
+    desk.outbox.up["scheduler"] = []
+    desk.manager.peer_down(PeerDown(Peer("scheduler", 0, 0, "")))
+    abort = AbortRequest("0-a", attempt=2)
+    desk.manager.handle(abort)
+    assert desk.outbox.to("scheduler") == []
+    desk.outbox.up["scheduler"] = [0]
+    desk.manager.peer_up(PeerUp(Peer("scheduler", 0, 1, "")))
+    assert desk.outbox.to("scheduler") == [abort]

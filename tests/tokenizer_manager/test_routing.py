@@ -181,7 +181,8 @@ def test_the_next_attempt_goes_where_the_last_one_went_while_that_lives(new_outb
     desk.send("0-b", attempt=1)
     desk.router.down(1)
     desk.send("0-b", attempt=2)
-    went = [(index, message.request_id) for role, index, message in desk.outbox.sent if message.request_id == "0-b"]
+    requests = [(index, m) for role, index, m in desk.outbox.sent if isinstance(m, EngineRequest)]
+    went = [(index, message.request_id) for index, message in requests if message.request_id == "0-b"]
     assert [index for index, _ in went[:2]] == [1, 1]
     assert went[2][0] != 1
 
@@ -204,3 +205,22 @@ def test_aborts_reach_what_waits(new_outbox: Any, abort: AbortRequest, left: lis
     desk.router.up(0)
     desk.dispatcher.retry()
     assert [request_id for request_id, _ in desk.sent] == left
+
+
+def test_what_was_sent_to_a_replica_since_its_death_is_told(new_outbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(new_outbox(scheduler=[0, 1]), replicas=2)
+    for request_id, moment_s in (("0-a", 10.0), ("0-b", 10.0), ("0-c", 20.0), ("0-d", 20.0)):
+        monkeypatch.setattr("tokenizer_manager.dispatch.time.time", lambda moment_s=moment_s: moment_s)
+        desk.send(request_id, attempt=3)
+    went = {m.request_id: index for role, index, m in desk.outbox.sent if isinstance(m, EngineRequest)}
+    desk.router.down(0)
+    desk.dispatcher.replica_died(0, 15.0)
+    (late,) = [request_id for request_id in ("0-c", "0-d") if went[request_id] == 0]
+    assert desk.refused == [(late, 3, 503)]
+
+
+def test_an_attempt_at_another_replica_ends_older_ones(new_outbox: Any) -> None:
+    desk = Desk(new_outbox(scheduler=[0, 1, 2]), replicas=3)
+    desk.send("0-a", forced=1, attempt=2)
+    aborts = [(index, m.attempt) for role, index, m in desk.outbox.sent if isinstance(m, AbortRequest)]
+    assert aborts == [(0, 1), (2, 1)]
