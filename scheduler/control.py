@@ -68,7 +68,7 @@ class ControlDesk:
             "waiting_requests": scheduler.waiting_requests,
             "waiting_choices": len(scheduler.queue),
             "running_choices": len(scheduler.planner.running),
-            "free_pages": scheduler.memory.available(),
+            "free_pages": scheduler.memory.available(probe=True),
             "total_pages": scheduler.memory.pool.usable,
             "cached_pages": scheduler.memory.cache.pages,
         }

@@ -210,7 +210,8 @@ class Planner:
         if not request.started:
             request.started = True
             self.started_requests += 1
-            request.cached_tokens = cached * self.memory.page_size
+            # Of the prompt: forced text that the choice begins with may have been found, too.
+            request.cached_tokens = min(cached * self.memory.page_size, sequence.prompt_length)
         builder.start(sequence)
         self._promises.announce(sequence)
 
