@@ -12,11 +12,10 @@ from typing import Any
 
 from protocol.control import Peer
 from runtime.engine_config import EngineConfig, ProcessSpec
+from runtime.environment import child_environment
 from runtime.process import stack_file, write_start_file
 from runtime.status_board import StatusBoard
 from runtime.topology import Seat, make_spec, thread_environment
-
-_PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass
@@ -84,9 +83,8 @@ def start_child(
     start_file = run_dir / f"start-{seat.role}-{seat.index}-{incarnation}"
     write_start_file(start_file, config, spec)
     board.slot(seat.board_slot).claim(seat.role, seat.index, incarnation, 0)
-    search_path = os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | thread_environment(seat.role, config.threads)
-    environment |= {"PYTHONPATH": search_path, "CANDOR_SUPERVISOR_PID": str(os.getpid())}
+    threads = thread_environment(seat.role, config.threads)
+    environment = child_environment(CANDOR_SUPERVISOR_PID=str(os.getpid()), **threads)
     process = subprocess.Popen(
         # -P: the current directory must not shadow our packages.
         [sys.executable, "-P", "-m", module, str(start_file)],

@@ -8,6 +8,8 @@ from typing import Any
 
 from runtime.start_error import StartError
 
+_PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+
 
 def _path(text: str) -> Path:
     if not text.strip():
@@ -91,3 +93,9 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
             raise StartError(f"the environment variable {name} can't be read as given ({text!r}): {error}") from None
     environment = Environment(**values)
     return replace(environment, cache_folder=environment.cache_folder.expanduser())
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """This process's variables and the changes, for a Python child that finds our packages wherever it is started."""
+    search_path = filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(search_path)} | changes

@@ -6,7 +6,6 @@ megabytes.
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from runtime.environment import child_environment
 from runtime.gguf_header import read_gguf_header
 from runtime.start_error import StartError
 
@@ -73,8 +73,6 @@ def _convert(source: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as scratch:
         result = Path(scratch) / "tokenizer.json"
         command = [sys.executable, "-m", "runtime.tokenizer_conversion", str(source), str(result)]
-        paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
         try:
             finished = subprocess.run(
                 command,
@@ -83,7 +81,7 @@ def _convert(source: Path, target: Path) -> None:
                 text=True,
                 stdin=subprocess.DEVNULL,
                 timeout=_CONVERSION_TIMEOUT_S,
-                env=environment,
+                env=child_environment(),
             )
         except subprocess.TimeoutExpired:
             raise StartError(f"the tokenizer of {source} was not converted within {_CONVERSION_TIMEOUT_S} s") from None

@@ -3,15 +3,14 @@
 Reads a MessagePack map (source, variables, now_s) from standard input, writes {"text"} or {"error"} to standard output.
 """
 
-import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from runtime.environment import child_environment
 from tokenizer_manager.template_environment import (
     TemplateFailure,
     compile_template,
@@ -29,10 +28,10 @@ def render_in_child(source: str, variables: dict[str, Any], now_s: float, limit_
     """The text of an untrusted template; TemplateFailure if it fails, loops or eats memory. Blocks: call it in a thread."""
     order = msgspec.msgpack.encode({"source": source, "variables": variables, "now_s": now_s})
     command = [sys.executable, "-m", "tokenizer_manager.template_child"]
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
-        done = subprocess.run(command, input=order, capture_output=True, timeout=limit_s, check=False, env=environment)
+        done = subprocess.run(
+            command, input=order, capture_output=True, timeout=limit_s, check=False, env=child_environment()
+        )
     except subprocess.TimeoutExpired as error:
         raise TemplateFailure(f"the template ran for more than {limit_s:g} seconds") from error
     if done.returncode != 0:

@@ -1,18 +1,17 @@
 """The scheduler's side of the compile worker: jobs go out, compiled grammars come back, a dead worker is replaced."""
 
 import contextlib
-import os
 import queue
 import subprocess
 import sys
 import threading
 from collections import deque
-from pathlib import Path
 
 import msgspec
 import xgrammar
 
 from protocol.sampling import GrammarSpec
+from runtime.environment import child_environment
 from scheduler.grammar.compile_messages import (
     CancelJob,
     CompileJob,
@@ -82,12 +81,11 @@ class _Worker:
     """One worker process with its two threads."""
 
     def __init__(self, start: WorkerStart, info: xgrammar.TokenizerInfo, outcomes: deque[Outcome]) -> None:
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "scheduler.grammar.compile_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
+            env=child_environment(OMP_NUM_THREADS="1"),
         )
         self.dead = threading.Event()
         self._info = info

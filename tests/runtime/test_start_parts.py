@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import shlex
 import socket
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.announcements import Announcer
-from runtime.environment import read_environment
+from runtime.environment import child_environment, read_environment
 from runtime.listening import open_listener
 from runtime.logging_setup import LineFormatter
 from runtime.restarts import RestartBudget
@@ -34,6 +35,14 @@ def test_variables_are_typed() -> None:
     environment = read_environment({"OMP_NUM_THREADS": "3", "CANDOR_CACHE": "/c"})
     assert (environment.omp_threads, environment.cache_folder) == (3, Path("/c"))
     assert read_environment({}).cache_folder.is_absolute()
+
+
+def test_a_child_finds_our_packages_first_and_what_its_parent_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    assert child_environment(A="1")["PYTHONPATH"].split(os.pathsep) == [root, "/elsewhere"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert child_environment(A="1") == os.environ | {"PYTHONPATH": root, "A": "1"}
 
 
 @pytest.mark.parametrize("forged", ["a\nERROR fake", "a\r\nb", "\x1b[31mred", "a\u2028b", "nul\x00", "\x85"])
