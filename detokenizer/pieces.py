@@ -13,11 +13,9 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 
 from runtime.tokenizer_loading import load_tokenizer
-from runtime.vocabulary import Vocabulary, byte_level_alphabet
+from runtime.vocabulary import Vocabulary, byte_level_bytes, byte_of_token, decoder_steps
 
 DecoderKind = Literal["bytes", "fallback", "window"]
-
-_BYTE_TOKEN_LENGTH = len("<0x00>")
 
 
 class Pieces:
@@ -30,7 +28,8 @@ class Pieces:
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
-        steps = _decoder_steps(tokenizer)
+        decoder = tokenizer.decoder
+        steps = [] if decoder is None else list(decoder_steps(json.loads(decoder.__getstate__())))
         self.kind, self.leading_spaces = _kind(steps)
         self.has_byte_runs = any(step["type"] == "ByteFallback" for step in steps)
         self.byte_pieces: list[bytes] = []
@@ -38,8 +37,7 @@ class Pieces:
         self.text_pieces: list[str | int] = []
         tokens = [tokenizer.id_to_token(id) or "" for id in range(vocabulary.size)]
         if self.kind == "bytes":
-            alphabet = byte_level_alphabet()
-            self.byte_pieces = [_byte_level_bytes(token, alphabet) for token in tokens]
+            self.byte_pieces = [byte_level_bytes(token) for token in tokens]
             self.byte_texts = [_whole_text(piece) for piece in self.byte_pieces]
         elif self.kind == "fallback":
             self.text_pieces = [_fallback_piece(token, steps) for token in tokens]
@@ -71,29 +69,6 @@ class Pieces:
         return frozenset(id for id in self.vocabulary.special_ids if id not in shown)
 
 
-def byte_of_token(token: str) -> int | None:
-    """The byte that a byte-fallback token stands for, or None for any other token."""
-    if len(token) != _BYTE_TOKEN_LENGTH or not token.startswith("<0x") or not token.endswith(">"):
-        return None
-    try:
-        return int(token[3:5], 16)
-    except ValueError:
-        return None
-
-
-def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The decoder's steps in order, sequences unrolled; empty if the tokenizer has no decoder."""
-    if tokenizer.decoder is None:
-        return []
-    return _unrolled(json.loads(tokenizer.decoder.__getstate__()))
-
-
-def _unrolled(step: dict[str, Any]) -> list[dict[str, Any]]:
-    if step["type"] != "Sequence":
-        return [step]
-    return [inner for outer in step["decoders"] for inner in _unrolled(outer)]
-
-
 def _kind(steps: list[dict[str, Any]]) -> tuple[DecoderKind, int]:
     """The decoder that computes these steps exactly, and how many leading spaces of a text they strip."""
     types = [step["type"] for step in steps]
@@ -108,13 +83,6 @@ def _kind(steps: list[dict[str, Any]]) -> tuple[DecoderKind, int]:
         if strip["content"] == " " and strip["stop"] == 0:
             return "fallback", int(strip["start"])
     return "window", 0
-
-
-def _byte_level_bytes(token: str, alphabet: dict[str, int]) -> bytes:
-    try:
-        return bytes([alphabet[character] for character in token])
-    except KeyError:
-        return token.encode("utf-8", "surrogatepass")
 
 
 def _whole_text(piece: bytes) -> str | None:

@@ -61,7 +61,7 @@ class Vocabulary:
         ids = (*tokens, *added)
         if min(ids, default=0) < 0 or max(ids, default=0) > _LARGEST_ID:
             raise ValueError(f"{path} is not a tokenizer.json: its token ids are not between 0 and {_LARGEST_ID}")
-        steps = list(_decoder_steps(document.get("decoder")))
+        steps = list(decoder_steps(document.get("decoder")))
         return cls(tokens, added, _kind(steps), strips_leading_space=_strips(steps))
 
     def __len__(self) -> int:
@@ -108,19 +108,30 @@ def byte_level_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF_CHARACTER = byte_level_alphabet()
-_BYTE_TOKENS = {f"<0x{byte:02X}>": bytes((byte,)) for byte in range(256)}
+_BYTE_TOKEN_LENGTH = len("<0x00>")
 
 
-def _byte_level(token: str) -> bytes:
+def byte_level_bytes(token: str) -> bytes:
+    """The bytes of a token in that alphabet; any other text's are its UTF-8."""
     try:
         return bytes(_BYTE_OF_CHARACTER[character] for character in token)
     except KeyError:
         return token.encode("utf-8", "surrogatepass")
 
 
+def byte_of_token(token: str) -> int | None:
+    """The byte that a byte-fallback token (`<0x0A>`) stands for, or None for any other token."""
+    if len(token) != _BYTE_TOKEN_LENGTH or not token.startswith("<0x") or not token.endswith(">"):
+        return None
+    try:
+        return int(token[3:5], 16)
+    except ValueError:
+        return None
+
+
 def _sentencepiece(token: str) -> bytes:
-    known = _BYTE_TOKENS.get(token)
-    return token.replace("\u2581", " ").encode("utf-8", "surrogatepass") if known is None else known
+    byte = byte_of_token(token)
+    return token.replace("\u2581", " ").encode("utf-8", "surrogatepass") if byte is None else bytes((byte,))
 
 
 def _wordpiece(token: str) -> bytes:
@@ -132,20 +143,20 @@ def _plain(token: str) -> bytes:
 
 
 _DECODERS: dict[VocabularyKind, Callable[[str], bytes]] = {
-    "byte_level": _byte_level,
+    "byte_level": byte_level_bytes,
     "sentencepiece": _sentencepiece,
     "wordpiece": _wordpiece,
     "plain": _plain,
 }
 
 
-def _decoder_steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The decoder's steps in order, sequences unrolled."""
+def decoder_steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The steps of a tokenizer.json's decoder in order, sequences unrolled."""
     if decoder is None:
         return
     if decoder.get("type") == "Sequence":
         for step in decoder.get("decoders", ()):
-            yield from _decoder_steps(step)
+            yield from decoder_steps(step)
     else:
         yield decoder
 

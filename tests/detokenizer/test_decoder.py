@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detokenizer.decoder import REPLACEMENT, make_decoder
-from detokenizer.pieces import Pieces, byte_of_token
+from detokenizer.pieces import Pieces
+from runtime.vocabulary import byte_of_token
 
 NAMES = ["byte_level", "llama", "gemma", "fallback_metaspace", "metaspace", "wordpiece", "word_ends", "words"]
 KINDS = {"byte_level": "bytes", "llama": "fallback", "gemma": "fallback"}
