@@ -59,6 +59,14 @@ class QuantizedSource:
         self._base.close()
 
 
+def weight_of_part(stored: str, parts: Collection[str], unread: Collection[str] = ()) -> str | None:
+    """The weight behind `owner.part`, None for an unread part, and the name itself for any other tensor."""
+    owner, _, part = stored.rpartition(".")
+    if part in parts:
+        return f"{owner}.weight"
+    return None if part in unread else stored
+
+
 def read_part(base: WeightSource, name: str, shape: tuple[int, ...], region: Region | None = None) -> torch.Tensor:
     """A stored part, which must have this shape."""
     found = base.shape(name, shape)

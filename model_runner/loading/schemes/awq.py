@@ -7,7 +7,7 @@ ORDER[n] of its eight.
 import torch
 
 from model_runner.loading.errors import LoadError
-from model_runner.loading.quantized_source import bounds, read_part, unpack_words
+from model_runner.loading.quantized_source import bounds, read_part, unpack_words, weight_of_part
 from model_runner.loading.source import Region, WeightSource
 
 PARTS = ("qweight", "qzeros", "scales")
@@ -17,8 +17,7 @@ NIBBLE_OF_OUTPUT = tuple(ORDER.index(output) for output in range(8))
 
 class AwqScheme:
     def logical_name(self, stored: str) -> str | None:
-        owner, _, part = stored.rpartition(".")
-        return f"{owner}.weight" if part in PARTS else stored
+        return weight_of_part(stored, PARTS)
 
     def parts(self, name: str, base: WeightSource) -> list[str]:
         owner = name.removesuffix(".weight")

@@ -6,7 +6,7 @@ Weight [o, i] is `scales[g, o] * (q[i, o] - zeros[g, o])` with g = g_idx[i]; for
 import torch
 
 from model_runner.loading.errors import LoadError
-from model_runner.loading.quantized_source import bounds, read_part, unpack_words
+from model_runner.loading.quantized_source import bounds, read_part, unpack_words, weight_of_part
 from model_runner.loading.source import Region, WeightSource
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
@@ -18,8 +18,7 @@ class GptqScheme:
         self._offset = stored_zero_offset
 
     def logical_name(self, stored: str) -> str | None:
-        owner, _, part = stored.rpartition(".")
-        return f"{owner}.weight" if part in PARTS else stored
+        return weight_of_part(stored, PARTS)
 
     def parts(self, name: str, base: WeightSource) -> list[str]:
         owner = name.removesuffix(".weight")

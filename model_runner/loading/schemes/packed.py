@@ -3,7 +3,7 @@
 import torch
 
 from model_runner.loading.errors import LoadError
-from model_runner.loading.quantized_source import bounds, read_part, unpack_words
+from model_runner.loading.quantized_source import bounds, read_part, unpack_words, weight_of_part
 from model_runner.loading.schemes.scaled import UNREAD_PARTS
 from model_runner.loading.source import Region, WeightSource
 
@@ -15,10 +15,7 @@ class PackedScheme:
         self._bits = bits
 
     def logical_name(self, stored: str) -> str | None:
-        owner, _, part = stored.rpartition(".")
-        if part in PARTS:
-            return f"{owner}.weight"
-        return None if part in UNREAD_PARTS else stored
+        return weight_of_part(stored, PARTS, UNREAD_PARTS)
 
     def parts(self, name: str, base: WeightSource) -> list[str]:
         owner = name.removesuffix(".weight")

@@ -7,7 +7,7 @@ and DeepSeek's fp8 blocks. Scales of activations and of the KV cache are left un
 import torch
 
 from model_runner.loading.errors import LoadError
-from model_runner.loading.quantized_source import bounds
+from model_runner.loading.quantized_source import bounds, weight_of_part
 from model_runner.loading.source import Region, WeightSource
 
 SCALE_PARTS = ("weight_scale", "weight_scale_inv")
@@ -21,10 +21,7 @@ class ScaledScheme:
         self._block = block
 
     def logical_name(self, stored: str) -> str | None:
-        owner, _, part = stored.rpartition(".")
-        if part in UNREAD_PARTS:
-            return None
-        return f"{owner}.weight" if part in (*SCALE_PARTS, "weight_zero_point") else stored
+        return weight_of_part(stored, (*SCALE_PARTS, "weight_zero_point"), UNREAD_PARTS)
 
     def parts(self, name: str, base: WeightSource) -> list[str]:
         owner = name.removesuffix(".weight")
