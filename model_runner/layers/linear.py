@@ -45,8 +45,3 @@ def row_linear(
     weight = weights.rows([RowBlock(f"{name}.weight", out_features)], in_features, columns)
     added = weights.tensor(f"{name}.bias", (out_features,)) if bias else None
     return Linear(weights.form(weight), added, weights.communicator)
-
-
-def whole_linear(weights: Weights, name: str, in_features: int, out_features: int, bias: bool = False) -> Linear:
-    """A projection that every rank holds whole."""
-    return column_linear(weights, [RowBlock(name, out_features)], in_features, bias)

@@ -114,7 +114,6 @@ _COUNTS = (
     "minContains",
     "maxContains",
 )
-_BOOLEANS_ALLOWED = ("items", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
 
 
 def check_keywords(schema: dict[str, Any], path: Path) -> None:
