@@ -36,7 +36,9 @@ class TextPlan:
     def new_reasoning(self) -> ReasoningTracker | None:
         """None if stop strings apply everywhere."""
         span, options = self.admitted.reasoning_span, self.admitted.detokenize
-        return None if span is None or options.stop_in_reasoning else ReasoningTracker(span)
+        if span is None or options.stop_in_reasoning:
+            return None
+        return ReasoningTracker(span, self.pieces.vocabulary.token_bytes)
 
 
 class Choice:

@@ -90,3 +90,6 @@ class ReasoningSpan(msgspec.Struct, frozen=True, omit_defaults=True):
     open_ids: tuple[int, ...]
     close_ids: tuple[int, ...]
     prompt_opened: bool
+    open_text: str = ""
+    close_text: str = ""
+    """What the markers are as text, blanks around it left out: what decides where the tokens' texts are known."""

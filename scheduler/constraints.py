@@ -141,8 +141,11 @@ class Constraints:
             return self._only(sequence.mandatory[0])
         if sequence.in_grammar:
             return sequence.held_mask
+        if sequence.grammar is None:
+            return self._everything_but(())
         # Ending inside the reasoning would end the answer without a word of the grammar.
-        return self._everything_but(sequence.request.end_ids if sequence.grammar is not None else ())
+        beyond = sequence.reasoning.overshooting() if sequence.reasoning is not None else ()
+        return self._everything_but((*sequence.request.end_ids, *beyond))
 
     def _collect(self, sequences: list[Sequence], timeout_s: float) -> list[bytes]:
         assert self._backend is not None
@@ -161,15 +164,16 @@ class Constraints:
         size = len(self._nothing)
         return words[position * size : (position + 1) * size]
 
-    def _everything_but(self, end_ids: tuple[int, ...]) -> bytes:
-        known = self._open_masks.get(end_ids)
+    def _everything_but(self, ids: tuple[int, ...]) -> bytes:
+        known = self._open_masks.get(ids)
         if known is None:
             mask = bytearray(b"\xff" * len(self._nothing))
-            for token in end_ids:
-                mask[token // 8] &= ~(1 << (token % 8))
+            for token in ids:
+                if token // 8 < len(mask):  # a tokenizer may know ids that the model has no logits for
+                    mask[token // 8] &= ~(1 << (token % 8))
             if len(self._open_masks) >= 64:
                 self._open_masks.clear()
-            known = self._open_masks[end_ids] = bytes(mask)
+            known = self._open_masks[ids] = bytes(mask)
         return known
 
     def _only(self, token: int) -> bytes:

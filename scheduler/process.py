@@ -28,9 +28,11 @@ from runtime.channels import Links
 from runtime.engine_config import EngineConfig, ProcessSpec
 from runtime.process import peer_of, run_process
 from runtime.status_board import MAX_PLAN_BYTES, SlotWriter, StatusBoard
+from runtime.vocabulary import Vocabulary
 from scheduler.control import ControlDesk
 from scheduler.executor import build_executor, start_grammar_backend
 from scheduler.plan_builder import StepRecord
+from scheduler.reasoning import MarkerEnds
 from scheduler.scheduler import Scheduler, Surroundings
 
 MESSAGES_PER_TURN = 512
@@ -56,6 +58,8 @@ class SchedulerLoop:
             functools.partial(links.outbox.send_or_keep, "detokenizer"),
             functools.partial(start_grammar_backend, config),
             self._write_plan,
+            # Only a server with a reasoning parser ever looks for markers.
+            MarkerEnds(Vocabulary.load(config.model.tokenizer_file)) if config.reasoning_parser else None,
         )
         self.scheduler = Scheduler(config, around, spec.index)
         self._desk = ControlDesk(self.scheduler, spec.index, self._reply)

@@ -23,6 +23,7 @@ from scheduler.memory import Memory
 from scheduler.outgoing import Outgoing, Send
 from scheduler.plan_builder import StepRecord
 from scheduler.planner import Limits, Planner
+from scheduler.reasoning import MarkerEnds
 from scheduler.reserve import ChunkLimit
 from scheduler.results import Results
 from scheduler.sequence import Rank, Request, Sequence, State
@@ -43,6 +44,7 @@ class Surroundings:
     send: Send
     build_grammar_backend: Callable[[], "Future[GrammarBackend]"]
     before_launch: Callable[[StepRecord], None] = lambda record: None
+    marker_ends: MarkerEnds | None = None
 
 
 class Scheduler:
@@ -54,6 +56,7 @@ class Scheduler:
         self._replica = replica
         self.executor = around.executor
         self._before_launch = around.before_launch
+        self._marker_ends = around.marker_ends
         probe_pages = min(-(-PROBE_TOKENS // capacity.page_size), max(0, capacity.pages - 2))
         self.memory = Memory(capacity, not config.args.disable_radix_cache, probe_pages)
         self.queue = WaitingQueue(config.args.schedule_policy, self._cached_pages)
@@ -94,7 +97,7 @@ class Scheduler:
         if not message.arrival_s:
             message = msgspec.structs.replace(message, arrival_s=now)
         error = self.admission.refusal(message, now)
-        request = Request(message, self._rank(message), self._config.model.context_length)
+        request = Request(message, self._rank(message), self._config.model.context_length, self._marker_ends)
         if error is None and not message.probe and not request.resumed:
             error = self._over_key_limit(message) or self._make_room(request)
         if error is not None:

@@ -9,7 +9,7 @@ from protocol.outputs import IdLogprobs
 from protocol.requests import Adjustment, EngineRequest
 from scheduler.grammar.interface import GrammarState
 from scheduler.radix_cache import Node
-from scheduler.reasoning import ReasoningTracker
+from scheduler.reasoning import MarkerEnds, ReasoningTracker
 
 Rank = tuple[bool, int, float, int, int]
 """Who comes first: probes, then priority, arrival, the order in which requests came in, the choice's index."""
@@ -44,6 +44,7 @@ class Request:
         "cached_tokens",
         "end_ids",
         "id",
+        "marker_ends",
         "message",
         "prompt_logprobs",
         "resumed",
@@ -56,10 +57,11 @@ class Request:
         "unfinished",
     )
 
-    def __init__(self, message: EngineRequest, rank: Rank, context_length: int) -> None:
+    def __init__(self, message: EngineRequest, rank: Rank, context_length: int, ends: MarkerEnds | None = None) -> None:
         self.message = message
         self.id = message.request_id
         self.attempt = message.attempt
+        self.marker_ends = ends
         sampling = message.sampling
         # With a grammar the end is the grammar's to allow, so it must know every id that ends a choice.
         heeds_eos = not sampling.ignore_eos or sampling.grammar is not None
@@ -154,7 +156,7 @@ class Sequence:
         self.end_length = self.prompt_length + (room if wanted is None else min(wanted, room))
         span = message.reasoning_span
         free = message.sampling.grammar is None
-        self.reasoning = ReasoningTracker(span, reopens=free) if span is not None else None
+        self.reasoning = ReasoningTracker(span, request.marker_ends, reopens=free) if span is not None else None
         self.grammar: GrammarState | None = None
         self.masked_at_times = not free or (span is not None and message.sampling.thinking_budget is not None)
         self.mandatory: list[int] = []

@@ -15,6 +15,8 @@ def reasoning_span(
         open_ids=_marker_ids(reasoning.open, tokenizer),
         close_ids=_marker_ids(reasoning.close, tokenizer),
         prompt_opened=prompt_opens(reasoning, prompt, rendered),
+        open_text=reasoning.open.strip(),
+        close_text=reasoning.close.strip(),
     )
 
 

@@ -7,7 +7,8 @@ import pytest
 from protocol.errors import ErrorInfo
 from protocol.ids import unpack_ids
 from protocol.sampling import GrammarSpec, ReasoningSpan, SamplingParameters
-from scheduler.reasoning import ReasoningTracker
+from runtime.vocabulary import Vocabulary
+from scheduler.reasoning import MarkerEnds, ReasoningTracker
 from tests.scheduler.bench import Bench, make_config
 from tests.scheduler.fake_executor import FakeExecutor
 from tests.scheduler.fake_grammar import expected_constrained
@@ -216,3 +217,18 @@ def test_a_half_written_marker_is_completed() -> None:
     assert tracker.remaining_close() == [51, 52]
     tracker.feed(51)
     assert tracker.remaining_close() == [52]
+
+
+def test_no_token_closes_the_reasoning_and_goes_on() -> None:
+    """A grammar would not have seen what stands behind the marker in the same token."""
+    texts = {0: "a", 1: "</", 2: "think", 3: ">", 4: ">\n\n", 5: "</think>", 6: "</think>{", 7: ">x"}
+    ends = MarkerEnds(Vocabulary(texts, {}, "plain", strips_leading_space=False))
+    span = ReasoningSpan((9,), (5,), prompt_opened=True, open_text="<think>", close_text="</think>")
+    tracker = ReasoningTracker(span, ends)
+    tracker.feed(0)
+    assert tracker.overshooting() == (6,)
+    tracker.feed(1)
+    tracker.feed(2)
+    assert sorted(tracker.overshooting()) == [4, 6, 7]
+    tracker.feed(4)
+    assert (tracker.inside, tracker.tokens, tracker.overshooting()) == (False, 1, ())
