@@ -113,7 +113,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="de
 
 class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort"):
     """Ends a request wherever it is. `request_id` is exact, or "" with `client_id` (all requests that a client gave this
-    id to) or `all_of_worker` (None: everybody's).
+    id to), `all_of_worker` or `abort_all`; one that names nothing ends nothing.
 
     `attempt` bounds it: attempts up to that number are ended, a later one is left alone.
     """

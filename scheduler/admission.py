@@ -1,15 +1,10 @@
-"""Whether a request may come in at all, and what to do with messages that overtake each other."""
+"""Whether a request may come in at all."""
 
 import math
-from collections import OrderedDict
 
 from protocol.errors import ErrorInfo
 from protocol.ids import count_ids
-from protocol.links import is_named, request_owner
-from protocol.requests import AbortRequest, EngineRequest
-
-REMEMBERED = 16_384
-"""Ended and aborted request ids that are remembered, so that a late copy of one does nothing."""
+from protocol.requests import EngineRequest
 
 
 class Admission:
@@ -66,48 +61,6 @@ class Admission:
         if self._last_end and now > self._last_end:
             self._ended_per_s += 0.05 * (min(1000.0, 1.0 / (now - self._last_end)) - self._ended_per_s)
         self._last_end = now
-
-
-class Tombstones:
-    """Attempts that are over, so that a request which arrives after its own abort, or twice, is not run."""
-
-    def __init__(self) -> None:
-        self._attempts: OrderedDict[str, int] = OrderedDict()
-        self._workers: dict[int | None, float] = {}
-
-    def bury(self, request_id: str, attempt: int) -> None:
-        """Attempts of this request up to that number are over."""
-        self._attempts[request_id] = max(attempt, self._attempts.pop(request_id, -1))
-        if len(self._attempts) > REMEMBERED:
-            self._attempts.popitem(last=False)
-
-    def bury_worker(self, worker: int | None, now: float) -> None:
-        """Everything that came to this HTTP worker (None: to any) before now is over."""
-        self._workers[worker] = now
-
-    def covers(self, message: EngineRequest) -> bool:
-        if message.attempt <= self._attempts.get(message.request_id, -1):
-            return True
-        if not self._workers or not message.arrival_s:
-            return False
-        buried_s = max(self._workers.get(None, 0.0), self._workers.get(owner_of(message.request_id), 0.0))
-        return message.arrival_s <= buried_s
-
-
-def aborts(message: AbortRequest, request_id: str, attempt: int) -> bool:
-    """Whether the abort means this attempt of this request."""
-    if message.request_id:
-        return message.request_id == request_id and attempt <= message.attempt
-    if message.client_id:
-        return is_named(request_id, message.client_id)
-    return message.all_of_worker is None or message.all_of_worker == owner_of(request_id)
-
-
-def owner_of(request_id: str) -> int | None:
-    try:
-        return request_owner(request_id)
-    except ValueError:
-        return None
 
 
 def timeout_error(message: str) -> ErrorInfo:

@@ -6,7 +6,7 @@ from typing import Any
 
 from protocol.control import ControlReply, ControlRequest
 from protocol.requests import PeekCache
-from scheduler.admission import owner_of
+from runtime.tombstones import owner_of
 from scheduler.scheduler import Scheduler
 
 Reply = Callable[[ControlReply, int | None], None]

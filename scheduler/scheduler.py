@@ -15,7 +15,8 @@ from protocol.outputs import Admitted, Finish, Refused, StopFound
 from protocol.plan import Executor, GrammarMasks
 from protocol.requests import AbortRequest, EngineRequest
 from runtime.engine_config import EngineConfig
-from scheduler.admission import Admission, Tombstones, aborts, queue_timeout_error, timeout_error
+from runtime.tombstones import Tombstones, aborts
+from scheduler.admission import Admission, queue_timeout_error, timeout_error
 from scheduler.constraints import Constraints
 from scheduler.deadlines import Deadlines
 from scheduler.grammar.interface import GrammarBackend, GrammarTemplate
@@ -87,7 +88,8 @@ class Scheduler:
     def submit(self, message: EngineRequest, now: float) -> None:
         """Takes a request, or refuses it; a newer attempt supersedes, an older or ended one is ignored."""
         known = self.requests.get(message.request_id)
-        if self._tombstones.covers(message) or (known is not None and known.attempt >= message.attempt):
+        over = self._tombstones.covers(message.request_id, message.attempt, message.arrival_s)
+        if over or (known is not None and known.attempt >= message.attempt):
             return
         if known is not None:
             # Another detokenizer would wait for the rest of the older attempt for ever.
@@ -120,7 +122,7 @@ class Scheduler:
             named = self.requests.get(message.request_id)
             candidates = [named] if named is not None else []
         else:
-            if not message.client_id:
+            if message.abort_all or message.all_of_worker is not None:
                 self._tombstones.bury_worker(message.all_of_worker, now)
             candidates = list(self.requests.values())
         for request in candidates:

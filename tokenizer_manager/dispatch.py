@@ -12,8 +12,8 @@ import msgspec
 from protocol.control import Role
 from protocol.errors import LOST, RequestError
 from protocol.requests import AbortRequest, EngineRequest
+from runtime.tombstones import aborts
 from tokenizer_manager.routing import Router
-from tokenizer_manager.tombstones import concerns
 
 HOLD_S = 60.0
 _REMEMBERED = 10_000
@@ -109,7 +109,7 @@ class Dispatcher:
         ended = [
             (request_id, held.request.attempt)
             for request_id, held in self._held.items()
-            if concerns(abort, request_id, held.request.attempt)
+            if aborts(abort, request_id, held.request.attempt)
         ]
         for request_id, _ in ended:
             del self._held[request_id]

@@ -20,12 +20,12 @@ from protocol.requests import (
     RenderRequest,
     TokenizeRequest,
 )
+from runtime.tombstones import Tombstones, aborts
 from tokenizer_manager.answers import Answers
 from tokenizer_manager.control_tokens import NeedsThread
 from tokenizer_manager.dispatch import Dispatcher, Sender, unavailable
 from tokenizer_manager.preparation import PreparedRequest, RequestPreparer, prompt_size
 from tokenizer_manager.routing import Router
-from tokenizer_manager.tombstones import Tombstones, concerns
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class TokenizerManager:
     def _generate(self, request: GenerateRequest) -> None:
         request_id, attempt = request.request_id, request.attempt
         request_owner(request_id)  # an id without an owner has nobody to answer to
-        if self._tombstones.ends(request_id, attempt):
+        if self._tombstones.covers(request_id, attempt):
             self._refuse(request_id, attempt, _aborted())
             return
         if self._preparing.get(request_id, -1) > attempt:
@@ -135,7 +135,7 @@ class TokenizerManager:
             return self._preparer.prepare(request, patient)
 
         def finish(prepared: PreparedRequest) -> None:
-            if self._tombstones.ends(request_id, attempt):
+            if self._tombstones.covers(request_id, attempt):
                 raise _aborted()
             self._dispatcher.send(prepared.engine, request.replica)
 
@@ -192,13 +192,13 @@ class TokenizerManager:
 
     def _abort(self, abort: AbortRequest) -> None:
         """Ends what is here, and asks every replica: only they know who has the request."""
-        self._tombstones.add(abort)
         if abort.request_id:
+            self._tombstones.bury(abort.request_id, abort.attempt)
             self._recent_aborts.append(abort)
         else:
             for request_id, attempt in self._preparing.items():
-                if concerns(abort, request_id, attempt):
-                    self._tombstones.add(AbortRequest(request_id, attempt))
+                if aborts(abort, request_id, attempt):
+                    self._tombstones.bury(request_id, attempt)
         for request_id, attempt in self._dispatcher.abort(abort):
             self._refuse(request_id, attempt, _aborted())
         for replica in self._router.live:
