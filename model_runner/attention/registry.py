@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from model_runner.attention.flashinfer_backend import FlashInferAttention
 from model_runner.attention.interface import AttentionBackend
 from model_runner.attention.torch_backend import TorchAttention
 from model_runner.kernels.decoder import CpuPages
@@ -11,6 +12,7 @@ from model_runner.kernels.decoder import CpuPages
 BACKENDS: dict[str, Callable[[torch.device, torch.dtype], AttentionBackend]] = {
     "torch": TorchAttention,
     "cpu": lambda device, dtype: CpuPages(),
+    "flashinfer": FlashInferAttention,
 }
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
+from model_runner.layers.ops import FusedOps, Gate
+
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -26,6 +28,12 @@ def gated(activation: Activation, gate_up: torch.Tensor) -> torch.Tensor:
     """`activation(gate) * up` of the two halves of the last dimension."""
     gate, up = gate_up.chunk(2, dim=-1)
     return activation(gate) * up
+
+
+def gate_of(name: str, ops: FusedOps) -> Gate:
+    """The gate of an activation, by a fused kernel where there is one; KeyError for an unknown name."""
+    activation = ACTIVATIONS[name]
+    return ops.gates.get(name) or (lambda gate_up: gated(activation, gate_up))
 
 
 def clamped_swiglu(gate_up: torch.Tensor, limit: float, slope: float) -> torch.Tensor:

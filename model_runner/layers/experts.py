@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model_runner.layers.activations import ACTIVATIONS, clamped_swiglu, gated
+from model_runner.layers.activations import clamped_swiglu, gate_of
 from model_runner.layers.declarations import ExpertsDeclaration, GatedDeclaration
 from model_runner.layers.feed_forward import GatedFeedForward
 from model_runner.layers.linear import Linear, column_linear
@@ -37,8 +37,7 @@ class MixtureOfExperts:
         if clamp is not None:
             self.gate = lambda gate_up: clamped_swiglu(gate_up, clamp.limit, clamp.slope)
         else:
-            activation = ACTIVATIONS[declared.activation]
-            self.gate = lambda gate_up: gated(activation, gate_up)
+            self.gate = gate_of(declared.activation, weights.state.ops)
         self.shared: GatedFeedForward | None = None
         if declared.shared_intermediate_size is not None:
             shared = GatedDeclaration(declared.shared_intermediate_size, declared.activation)

@@ -2,7 +2,7 @@
 
 import torch
 
-from model_runner.layers.activations import ACTIVATIONS, gated
+from model_runner.layers.activations import gate_of
 from model_runner.layers.declarations import GatedDeclaration
 from model_runner.layers.linear import column_linear, row_linear
 from model_runner.layers.parallel import share
@@ -22,7 +22,7 @@ class GatedFeedForward:
             blocks = [RowBlock(declared.fused_projection, 2 * size, region) for region in (held, second)]
         self.gate_up = column_linear(weights, blocks, hidden_size, declared.bias)
         self.down = row_linear(weights, "down_proj", size, hidden_size, declared.bias)
-        self.activation = ACTIVATIONS[declared.activation]
+        self.gate = gate_of(declared.activation, weights.state.ops)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.down(gated(self.activation, self.gate_up(hidden)))
+        return self.down(self.gate(self.gate_up(hidden)))

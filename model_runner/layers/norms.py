@@ -2,6 +2,7 @@
 
 import torch
 
+from model_runner.layers.ops import AddRmsNorm, FusedOps, RmsNorm
 from model_runner.layers.parallel import Communicator
 from model_runner.loading.weights import Weights
 
@@ -27,12 +28,39 @@ class RMSNorm:
         return (wide * torch.rsqrt(mean + self.epsilon) * self.weight).to(inputs.dtype)
 
     def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(norm(inputs + residual), inputs + residual): one memory pass where a fused kernel takes its place."""
+        """(norm(inputs + residual), inputs + residual). Both arguments are used up: a fused kernel overwrites them."""
         summed = inputs + residual
         return self(summed), summed
+
+
+class FusedRMSNorm(RMSNorm):
+    """The same norm by kernels that want the gain in the dtype of the activations."""
+
+    def __init__(self, norm: RMSNorm, narrow: torch.Tensor, plain: RmsNorm, adding: AddRmsNorm) -> None:
+        super().__init__(norm.weight, norm.epsilon)
+        self._narrow = narrow
+        self._plain = plain
+        self._adding = adding
+
+    @classmethod
+    def of(cls, norm: RMSNorm, ops: FusedOps, dtype: torch.dtype) -> RMSNorm:
+        """Fused where there are kernels, and where narrowing the gain loses nothing (Gemma's gains about one would)."""
+        narrow = norm.weight.to(dtype)
+        if ops.rms_norm is None or ops.add_rms_norm is None or not torch.equal(narrow.to(torch.float32), norm.weight):
+            return norm
+        return cls(norm, narrow, ops.rms_norm, ops.add_rms_norm)
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self._plain(inputs.contiguous(), self._narrow, self.epsilon)
+
+    def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, residual = inputs.contiguous(), residual.contiguous()
+        self._adding(inputs, residual, self._narrow, self.epsilon)
+        return inputs, residual
 
 
 def rms_norm(weights: Weights, name: str, width: int, epsilon: float, offset: float = 0.0) -> RMSNorm:
     """The norm whose gain is `offset` + the stored weight (Gemma stores gains around zero)."""
     gain = weights.tensor(f"{name}.weight", (width,), dtype=torch.float32)
-    return RMSNorm(gain + offset if offset else gain, epsilon)
+    norm = RMSNorm(gain + offset if offset else gain, epsilon)
+    return FusedRMSNorm.of(norm, weights.state.ops, weights.state.dtype)

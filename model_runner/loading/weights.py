@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from model_runner.kernels.packing import GroupedWeight
+from model_runner.layers.ops import TORCH_OPS, FusedOps
 from model_runner.layers.parallel import Communicator
 from model_runner.loading.errors import LoadError
 from model_runner.loading.source import GroupSource, Region, WeightSource
@@ -34,6 +35,7 @@ class LoadState:
     communicator: Communicator
     make_form: FormFactory
     on_progress: OnProgress | None = None
+    ops: FusedOps = TORCH_OPS
     read_names: set[str] = field(default_factory=set)
     done_bytes: int = 0
     weight_bytes: int = 0

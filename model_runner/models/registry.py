@@ -10,6 +10,7 @@ import torch
 
 from model_runner.kernels.build import UnsupportedByKernelsError, build_cpu_decoder
 from model_runner.layers.declarations import ModelDeclaration
+from model_runner.layers.ops import choose_ops
 from model_runner.layers.parallel import Communicator, SingleRank
 from model_runner.loading.gguf_source import GgufSource
 from model_runner.loading.open_source import open_source
@@ -72,6 +73,7 @@ def build_model(
             communicator=shared,
             make_form=choose_form(config.quantization, config.device),
             on_progress=on_progress,
+            ops=choose_ops(device, DTYPES[config.dtype]),
         )
         with torch.inference_mode():
             return Decoder(Weights(state), declared)

@@ -13,6 +13,7 @@ from protocol.sampling import SamplingParameters
 from runtime.engine_config import EngineConfig
 from runtime.model_description import describe_model
 from runtime.server_args import ServerArgs
+from runtime.start_error import StartError
 
 
 def test_greedy_equals_transformers_generate(
@@ -46,5 +47,5 @@ def test_greedy_equals_transformers_generate(
 def test_an_attention_backend_that_is_not_there_is_named(
     engine_config: Callable[..., EngineConfig], tiny_model: Any
 ) -> None:
-    with pytest.raises(ValueError, match="flashinfer"):
+    with pytest.raises(StartError, match="flashinfer"):
         ModelRunner(engine_config(attention_backend="flashinfer"), model=tiny_model)

@@ -1,0 +1,262 @@
+"""Attention by flashinfer's paged kernels (CUDA): one plan per step for each kind of layer, whatever the mix of rows.
+
+A step whose rows all decode runs on the decode wrapper, any other on the ragged prefill wrapper. Everything that the
+plans read on the host comes from the host, so that preparing a step never waits for the device.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+
+from model_runner.attention.interface import AttentionSpec, LayerKV
+from model_runner.device_arrays import to_device
+from model_runner.step import StepInputs
+from runtime.start_error import StartError
+
+WORKSPACE_BYTES = 256 << 20
+"""Partial results of long sequences that are split over blocks; shared by all plans, which run one after the other."""
+
+KERNELS = "fa2"
+"""The one family that does all of this (paged, windows, soft caps, graphs) on every architecture since Ampere."""
+
+
+def import_flashinfer() -> Any:
+    try:
+        import flashinfer
+    except ImportError as error:
+        raise StartError(
+            f"--attention-backend flashinfer needs the package flashinfer-python ({error}); "
+            "--attention-backend torch runs without it"
+        ) from None
+    return flashinfer
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What one plan serves: layers that differ in none of this share it."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    sliding_window: int | None
+    logit_soft_cap: float | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class PagedRows:
+    """A step's rows as flashinfer reads them. Row r's pages are `pages[page_starts[r] : page_starts[r + 1]]`."""
+
+    query_starts: torch.Tensor  # [rows + 1] int32, host
+    page_starts: torch.Tensor  # [rows + 1] int32, host
+    last_page_tokens: torch.Tensor  # [rows] int32, host: tokens in each row's last page, 1..page_size
+    pages: torch.Tensor  # [all rows' pages] int32, device
+    page_size: int
+    decodes: bool
+
+    @classmethod
+    def of(cls, inputs: StepInputs) -> "PagedRows":
+        device = inputs.page_tables.device
+        lengths = inputs.sequence_lengths_host.astype(numpy.int64)
+        counts = -(-lengths // inputs.page_size)
+        starts = numpy.concatenate(([0], numpy.cumsum(counts)))
+        # Where each page stands in the page tables: known on the host, so picking them needs no answer from the device.
+        width = inputs.page_tables.shape[1]
+        rows = numpy.repeat(numpy.arange(len(counts)), counts)
+        picked = rows * width + numpy.arange(starts[-1]) - starts[rows]
+        return cls(
+            query_starts=_host(numpy.concatenate(([0], numpy.cumsum(inputs.new_tokens_host))), device),
+            page_starts=_host(starts, device),
+            last_page_tokens=_host((lengths - 1) % inputs.page_size + 1, device),
+            pages=inputs.page_tables.reshape(-1)[to_device(picked, device)],
+            page_size=inputs.page_size,
+            decodes=inputs.max_query_tokens == 1,
+        )
+
+
+def _host(values: "numpy.ndarray[Any, Any]", device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(values.astype(numpy.int32))
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+class FlashInferAttention:
+    """`AttentionBackend` over pools laid out [pages, page_size, kv_heads, head_dim], keys and values apart. `library` is
+    for tests: what is imported otherwise."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, library: Any = None) -> None:
+        if dtype not in (torch.bfloat16, torch.float16):
+            raise StartError(f"--attention-backend flashinfer computes in bfloat16 or float16, not {dtype}")
+        self._library = library or import_flashinfer()
+        self._device = device
+        self._dtype = dtype
+        self._workspace = torch.zeros(WORKSPACE_BYTES if device.type == "cuda" else 1, dtype=torch.uint8, device=device)
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+        self._rows: PagedRows | None = None
+        self._slot_mapping = torch.empty(0, dtype=torch.int64)
+        self._wrappers: dict[tuple[LayerKind, bool], Any] = {}
+        self._planned: dict[LayerKind, Any] = {}
+        self.graphs = GraphPlans(self._library, self._workspace, device)
+
+    def bytes_per_page(self, layers: Sequence[LayerKV], page_size: int) -> int:
+        for layer in layers:
+            if layer.value_dim != layer.key_dim:
+                raise StartError(
+                    "--attention-backend flashinfer has no place for keys and values of different widths "
+                    f"({layer.key_dim} and {layer.value_dim}) here; --attention-backend torch has"
+                )
+        elements = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
+        return elements * page_size * self._dtype.itemsize
+
+    def make_pool(self, layers: Sequence[LayerKV], pages: int, page_size: int) -> None:
+        for layer in layers:
+            for pools in (self._keys, self._values):
+                shape = (pages, page_size, layer.kv_heads, layer.key_dim)
+                pools.append(torch.zeros(shape, dtype=self._dtype, device=self._device))
+
+    def prepare(self, inputs: StepInputs) -> None:
+        self._slot_mapping = inputs.slot_mapping
+        self._rows = PagedRows.of(inputs)
+        self._planned = {}
+
+    def prepare_graph(self, inputs: StepInputs) -> None:
+        """As `prepare`, for decode rows in a graph's own tensors: every kind of layer is planned now, since a replay
+        calls no layer. Kinds are known from steps that ran before."""
+        self._slot_mapping = inputs.slot_mapping
+        self._rows = PagedRows.of(inputs)
+        kinds = [kind for kind, _ in self._wrappers]
+        self._planned = {kind: self.graphs.plan(kind, self._rows, self._options(kind)) for kind in dict.fromkeys(kinds)}
+
+    def attend(
+        self,
+        layer_index: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        spec: AttentionSpec,
+    ) -> torch.Tensor:
+        keys, values = self._keys[layer_index], self._values[layer_index]
+        if key is not None and value is not None:
+            _store(keys, self._slot_mapping, key)
+            _store(values, self._slot_mapping, value)
+        if spec.sinks is not None:
+            raise StartError(
+                "--attention-backend flashinfer has no attention sinks here; --attention-backend torch has"
+            )
+        kind = LayerKind(
+            heads=query.shape[1],
+            kv_heads=keys.shape[2],
+            head_dim=query.shape[2],
+            scale=spec.scale,
+            sliding_window=spec.sliding_window,
+            logit_soft_cap=spec.logit_soft_cap,
+            causal=spec.causal,
+        )
+        wrapper = self._planned.get(kind)
+        if wrapper is None:
+            wrapper = self._planned[kind] = self._plan(kind)
+        attended: torch.Tensor = wrapper.run(query.contiguous(), (keys, values))
+        return attended
+
+    def _plan(self, kind: LayerKind) -> Any:
+        rows = self._rows
+        assert rows is not None, "prepare comes before the first layer"
+        decodes = rows.decodes and kind.causal
+        wrapper = self._wrappers.get((kind, decodes))
+        if wrapper is None:
+            wrapper = self._wrappers[kind, decodes] = self._make_wrapper(decodes)
+        if decodes:
+            plan_decode(wrapper, kind, rows, self._options(kind))
+        else:
+            wrapper.plan(
+                rows.query_starts,
+                rows.page_starts,
+                rows.pages,
+                rows.last_page_tokens,
+                kind.heads,
+                kind.kv_heads,
+                kind.head_dim,
+                rows.page_size,
+                causal=kind.causal,
+                **self._options(kind),
+            )
+        return wrapper
+
+    def _make_wrapper(self, decodes: bool) -> Any:
+        library = self._library
+        if decodes:
+            return library.BatchDecodeWithPagedKVCacheWrapper(
+                self._workspace, "NHD", use_tensor_cores=True, backend=KERNELS
+            )
+        return library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD", backend=KERNELS)
+
+    def _options(self, kind: LayerKind) -> dict[str, Any]:
+        return {
+            "sm_scale": kind.scale,
+            # A window of w lets a query see itself and w - 1 keys to its left.
+            "window_left": -1 if kind.sliding_window is None else kind.sliding_window - 1,
+            "logits_soft_cap": kind.logit_soft_cap,
+            "q_data_type": self._dtype,
+            "kv_data_type": self._dtype,
+        }
+
+
+class GraphPlans:
+    """Decode wrappers for captured graphs: what they read keeps its address from plan to plan."""
+
+    def __init__(self, library: Any, workspace: torch.Tensor, device: torch.device) -> None:
+        self._library = library
+        self._workspace = workspace
+        self._device = device
+        self._wrappers: dict[tuple[int, LayerKind], Any] = {}
+        self._pages = torch.empty(0, dtype=torch.int32, device=device)
+
+    @property
+    def most_pages(self) -> int:
+        """Pages of all rows together that a graph's step may have."""
+        return self._pages.numel()
+
+    def reserve(self, most_pages: int) -> None:
+        """Once, before the first plan. All plans share the list: in one step it is the same for every kind."""
+        assert not self._wrappers
+        self._pages = torch.zeros(most_pages, dtype=torch.int32, device=self._device)
+
+    def plan(self, kind: LayerKind, rows: PagedRows, options: dict[str, Any]) -> Any:
+        count = len(rows.last_page_tokens)
+        wrapper = self._wrappers.get((count, kind))
+        if wrapper is None:
+            wrapper = self._wrappers[count, kind] = self._library.BatchDecodeWithPagedKVCacheWrapper(
+                self._workspace,
+                "NHD",
+                use_cuda_graph=True,
+                use_tensor_cores=True,
+                paged_kv_indptr_buffer=torch.zeros(count + 1, dtype=torch.int32, device=self._device),
+                paged_kv_indices_buffer=self._pages,
+                paged_kv_last_page_len_buffer=torch.zeros(count, dtype=torch.int32, device=self._device),
+                backend=KERNELS,
+            )
+        plan_decode(wrapper, kind, rows, options)
+        return wrapper
+
+
+def plan_decode(wrapper: Any, kind: LayerKind, rows: PagedRows, options: dict[str, Any]) -> None:
+    wrapper.plan(
+        rows.page_starts,
+        rows.pages,
+        rows.last_page_tokens,
+        kind.heads,
+        kind.kv_heads,
+        kind.head_dim,
+        rows.page_size,
+        **options,
+    )
+
+
+def _store(pool: torch.Tensor, slot_mapping: torch.Tensor, new: torch.Tensor) -> None:
+    # A row that went NaN fails alone; kept in a page, its NaN would reach the page's next owner.
+    clean = torch.nan_to_num(new.to(pool.dtype), nan=0.0, posinf=0.0, neginf=0.0)
+    pool.view(-1, *pool.shape[2:]).index_copy_(0, slot_mapping, clean)

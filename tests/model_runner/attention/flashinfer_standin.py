@@ -1,0 +1,100 @@
+"""flashinfer's wrappers in plain torch: every call is bound to the real signatures, and computed from what it was given.
+
+So it also fails where the real one would: rows that do not add up, page lists too long for a graph's buffers, a plan
+for another number of rows than the graph was made for.
+"""
+
+import itertools
+from typing import Any
+
+import torch
+
+from tests.model_runner.signatures.binding import bind, read_signatures
+
+SIGNATURES = read_signatures("flashinfer")
+
+
+class Wrapper:
+    """What both wrappers do: plan once, run for several layers."""
+
+    real = ""
+    plan_name = "plan"
+    query_starts: list[int]
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self.made = bind(SIGNATURES, f"{self.real}.__init__", self, *arguments, **keywords)
+        assert self.made["kv_layout"] == "NHD"
+        self.plans = 0
+
+    def plan(self, *arguments: Any, **keywords: Any) -> None:
+        self.given = bind(SIGNATURES, f"{self.real}.{self.plan_name}", self, *arguments, **keywords)
+        self.plans += 1
+        self.take(self.given)
+
+    def take(self, given: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def rows(self, starts: torch.Tensor, pages: torch.Tensor, last: torch.Tensor, page_size: int) -> None:
+        assert starts.device.type == last.device.type == "cpu", "a plan must not wait for the device"
+        assert starts.dtype == pages.dtype == last.dtype == torch.int32
+        assert int(starts[-1]) == len(pages) and bool(((last >= 1) & (last <= page_size)).all())
+        self.pages = [pages[begin:end].long() for begin, end in itertools.pairwise(starts.tolist())]
+        self.lengths = ((starts.diff() - 1) * page_size + last).tolist()
+
+    def run(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
+        call = bind(SIGNATURES, f"{self.real}.run", self, *arguments, **keywords)
+        query, (keys, values) = call["q"], call["paged_kv_cache"]
+        given = self.given
+        assert query.shape[1] == given["num_qo_heads"] and keys.shape[2] == given["num_kv_heads"]
+        assert query.dtype == keys.dtype == given["q_data_type"] == given["kv_data_type"]
+        parts = []
+        for row, (pages, length) in enumerate(zip(self.pages, self.lengths, strict=True)):
+            begin, end = self.query_starts[row], self.query_starts[row + 1]
+            held = [pool[pages].flatten(0, 1)[:length].float() for pool in (keys, values)]
+            parts.append(self.attend(query[begin:end].float(), *held))
+        attended = torch.cat(parts)
+        assert len(attended) == len(query)
+        return attended.to(query.dtype)
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        given, count, length = self.given, len(query), len(keys)
+        group = given["num_qo_heads"] // given["num_kv_heads"]
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        scores = torch.einsum("qhd,khd->hqk", query, keys) * given["sm_scale"]
+        cap = given["logits_soft_cap"]
+        if cap:
+            scores = torch.tanh(scores / cap) * cap
+        position = torch.arange(length - count, length)[:, None]
+        key_position = torch.arange(length)[None, :]
+        hidden = torch.zeros(count, length, dtype=torch.bool)
+        if given.get("causal", True):
+            hidden |= key_position > position
+        if given["window_left"] >= 0:
+            hidden |= key_position < position - given["window_left"]
+        return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
+
+
+class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
+    real = "BatchPrefillWithPagedKVCacheWrapper"
+
+    def take(self, given: dict[str, Any]) -> None:
+        self.query_starts = given["qo_indptr"].tolist()
+        self.rows(
+            given["paged_kv_indptr"], given["paged_kv_indices"], given["paged_kv_last_page_len"], given["page_size"]
+        )
+
+
+class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
+    real = "BatchDecodeWithPagedKVCacheWrapper"
+    plan_name = "_plan_impl"
+
+    def take(self, given: dict[str, Any]) -> None:
+        starts, pages, last = given["indptr"], given["indices"], given["last_page_len"]
+        if self.made.get("use_cuda_graph"):
+            assert len(last) == len(self.made["paged_kv_last_page_len_buffer"]), "a graph's rows are fixed"
+            buffer = self.made["paged_kv_indices_buffer"]
+            assert len(pages) <= len(buffer), "more pages than the graph's list holds"
+            buffer[: len(pages)] = pages
+            pages = buffer[: len(pages)]
+        self.query_starts = list(range(len(last) + 1))
+        self.rows(starts, pages, last, given["page_size"])
