@@ -62,3 +62,8 @@ class RequestError(Exception):
         error = cls(info.message)
         error.info = info
         return error
+
+
+def field_error(param: str, message: str, code: str = "invalid_value") -> RequestError:
+    """The refusal of a field, `message` being what is said of it: lower case, no full stop."""
+    return RequestError(f"{param}: {message}", param=param, code=code)

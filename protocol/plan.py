@@ -28,7 +28,6 @@ class RowStart(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_ids: bytes
     output_ids: bytes = b""
     end_ids: tuple[int, ...] = ()
-    adapter: str | None = None
 
 
 class PageDelta(msgspec.Struct, frozen=True, array_like=True):
@@ -125,6 +124,8 @@ class Capacity(msgspec.Struct, frozen=True):
     vocab_size: int
     kv_bytes: int
     weight_bytes: int
+    kernels: dict[str, str] = {}
+    """Which library computes what, for people."""
 
 
 class Executor(Protocol):

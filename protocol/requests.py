@@ -75,7 +75,6 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="gene
     detokenize: DetokenizeOptions = DetokenizeOptions()
     n: int = 1
     attempt: int = 0
-    adapter: str | None = None
     reasoning: ReasoningFormat | None = None
     priority: int = 0
     cache_salt: str = ""
@@ -128,7 +127,7 @@ class AbortRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="abort")
 class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="engine"):
     """A request that the tokenizer manager has admitted: ids, final parameters, and where its outputs go.
 
-    `namespace` separates prefix caches (adapter, cache_salt). `eos_token_ids` end a choice unless `ignore_eos`.
+    `namespace` separates prefix caches (`cache_salt`). `eos_token_ids` end a choice unless `ignore_eos`.
     `max_tokens` of the sampling parameters is a number here.
     """
 
@@ -139,7 +138,6 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="engine
     eos_token_ids: tuple[int, ...] = ()
     n: int = 1
     attempt: int = 0
-    adapter: str | None = None
     reasoning_span: ReasoningSpan | None = None
     namespace: str = ""
     priority: int = 0

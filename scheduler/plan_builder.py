@@ -57,7 +57,6 @@ class PlanBuilder:
                 prompt_ids=message.prompt_ids,
                 output_ids=sequence.output_ids(),
                 end_ids=sequence.request.end_ids,
-                adapter=message.adapter,
             )
         )
 

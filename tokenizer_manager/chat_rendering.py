@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol.errors import RequestError
+from protocol.errors import field_error
 from protocol.requests import Adjustment, ChatPrompt
 from tokenizer_manager.control_tokens import ControlTokenMarker, Marks, choose_marks
 from tokenizer_manager.conversation_registry import by_name
@@ -29,9 +29,6 @@ CLASSIC_TRAITS = TemplateTraits(
     takes_parts=False,
     takes_text=True,
     tests_null=False,
-)
-RESERVED_KWARGS = frozenset(
-    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
 )
 
 
@@ -125,21 +122,20 @@ class ChatRenderer:
             return self._requested(prompt.template)
         chosen = self.templates.with_tools if prompt.tools and self.templates.with_tools else self.templates.default
         if chosen is None:
-            raise RequestError(
-                "This model has no chat template: use the completions endpoint, or start the server with "
-                "--chat-template.",
-                param="messages",
-                code="no_chat_template",
+            raise field_error(
+                "messages",
+                "this model has no chat template; use the completions endpoint, or start the server with --chat-template",
+                "no_chat_template",
             )
         return chosen, self.templates.source
 
     def _requested(self, template: str) -> tuple[JinjaTemplate | ConversationTemplate, str]:
         """The request's own template: a name that the server knows, or Jinja source."""
         if not self._policy.trust_request_chat_template:
-            raise RequestError(
-                "Templates in requests are not accepted (start the server with --trust-request-chat-template).",
-                param="chat_template",
-                code="chat_template_not_trusted",
+            raise field_error(
+                "chat_template",
+                "templates in requests are not accepted (start the server with --trust-request-chat-template)",
+                "chat_template_not_trusted",
             )
         known = self.templates.named.get(template) or by_name(template) or self._from_requests.get(template)
         if known is not None:
@@ -150,9 +146,7 @@ class ChatRenderer:
             self._from_requests[template] = loaded
             return loaded, "request"
         except TemplateFailure as error:
-            raise RequestError(
-                f"The chat template can't be compiled: {error}", param="chat_template", code="chat_template_error"
-            ) from error
+            raise field_error("chat_template", f"can't be compiled: {error}", "chat_template_error") from error
 
     def _marked(self, request: "_Request", traits: TemplateTraits) -> "_Request":
         """The request with marks in control tokens that its strings spell."""
@@ -187,11 +181,11 @@ class ChatRenderer:
 
     def _classic(self, template: ConversationTemplate, request: "_Request") -> str:
         if request.tools:
-            raise RequestError(
-                f"The conversation template {template.name!r}, which is in force for this model, can't render tools. "
-                "Start the server with --chat-template checkpoint or with a template that can.",
-                param="tools",
-                code="chat_template_error",
+            raise field_error(
+                "tools",
+                f"the conversation template {template.name!r}, which is in force for this model, can't render tools; "
+                "start the server with --chat-template checkpoint or with a template that can",
+                "chat_template_error",
             )
         return render_conversation(
             template,
@@ -210,11 +204,8 @@ class ChatRenderer:
                 return self._run(template, request, messages, now_s), messages, adjustments
             except TemplateFailure as error:
                 failure = failure or error
-        raise RequestError(
-            f"The chat template refused the conversation: {_without(str(failure), request.marks)}",
-            param="messages",
-            code="chat_template_error",
-        ) from failure
+        words = _without(str(failure), request.marks)
+        raise field_error("messages", f"the chat template refused them: {words}", "chat_template_error") from failure
 
     def _run(self, template: JinjaTemplate, request: "_Request", messages: list[dict[str, Any]], now_s: float) -> str:
         prompt = request.prompt
@@ -281,10 +272,6 @@ def _template_kwargs(prompt: ChatPrompt, traits: TemplateTraits) -> tuple[dict[s
     """The variables that the template reads, and an adjustment for each that it doesn't."""
     unused = []
     for name in prompt.template_kwargs:
-        if name in RESERVED_KWARGS:
-            raise RequestError(
-                f"{name} is a field of the request, not a template variable.", param=f"chat_template_kwargs.{name}"
-            )
         if name not in traits.reads:
             unused.append(Adjustment(f"chat_template_kwargs.{name}", "ignored", "the template never reads it"))
     return {name: value for name, value in prompt.template_kwargs.items() if name in traits.reads}, unused
@@ -311,19 +298,17 @@ def _with_end(message: dict[str, Any], end: str) -> dict[str, Any]:
         last = content[-1]
         return {**message, "content": [*content[:-1], {**last, "text": last["text"] + end + " "}]}
     if not isinstance(content, str):
-        raise RequestError(
-            "The final message has no content to continue.", param="messages", code="nothing_to_continue"
-        )
+        raise field_error("messages", "the final message has no content to continue", "nothing_to_continue")
     return {**message, "content": content + end + " "}
 
 
 def _cut_at_end(text: str, end: str) -> str:
     place = text.rfind(end)
     if place < 0:
-        raise RequestError(
-            "The chat template does not render the final message, so it can't be continued.",
-            param="continue_final_message",
-            code="chat_template_error",
+        raise field_error(
+            "continue_final_message",
+            "the chat template does not render the final message, so that it can't be continued",
+            "chat_template_error",
         )
     trims = not text.startswith(" ", place + len(end))
     return text[:place].rstrip() if trims else text[:place]

@@ -1,4 +1,4 @@
-"""One request from what the front end understood to what the scheduler takes: names, prompt, limits, reasoning."""
+"""One request from what the front end understood to what the scheduler takes: prompt, limits, reasoning."""
 
 import time
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.errors import RequestError
+from protocol.errors import field_error
 from protocol.ids import pack_ids, unpack_ids
 from protocol.outputs import Detokenized, Rendered, Tokenized
 from protocol.requests import (
@@ -22,7 +22,6 @@ from protocol.sampling import DetokenizeOptions
 from runtime.engine_config import EngineConfig
 from tokenizer_manager.chat_rendering import ChatRenderer, RenderedChat
 from tokenizer_manager.control_tokens import MarkedEncoder, strings_of
-from tokenizer_manager.model_names import ModelNames
 from tokenizer_manager.reasoning_span import reasoning_span
 from tokenizer_manager.tokenization import TextTokenizer
 from tokenizer_manager.validation import (
@@ -62,21 +61,16 @@ class RequestPreparer:
         self._renderer = renderer
         self._encoder = MarkedEncoder(tokenizer)
         self._context = ContextRule(config.model.context_length, config.args.context_overflow)
-        self._names = ModelNames(
-            config.model.served_names or (config.model.name,),
-            accept_unknown=config.args.unknown_model == "accept",
-        )
 
     def prepare(self, request: GenerateRequest, patient: bool = True) -> PreparedRequest:
         """The request with its prompt in ids and every parameter final; where it goes is left to the caller.
 
         `patient` False is for an event loop: what would take long raises NeedsThread instead."""
-        choice = self._names.choose(request.model, request.adapter)
         check_sampling_ids(request.sampling, self._model.vocab_size)
         prompt = self._encode(request.prompt, request.arrival_s or time.time(), patient)
         ids = truncated(prompt.ids, request, self._model.context_length)
         if not ids:
-            raise RequestError("The prompt is empty: it has no token.", param=prompt.param, code="empty_prompt")
+            raise field_error(prompt.param, "has no token", "empty_prompt")
         if len(ids) < len(prompt.ids):
             prompt = replace(prompt, ids=ids, text=self._tokenizer.decode(ids))
         sampling, adjustments = self._context.apply(len(ids), request, prompt.param)
@@ -98,9 +92,8 @@ class RequestPreparer:
             eos_token_ids=tuple(dict.fromkeys((*self._model.eos_token_ids, *end_ids))),
             n=request.n,
             attempt=request.attempt,
-            adapter=choice.adapter,
             reasoning_span=span,
-            namespace=namespace(choice.adapter, request.cache_salt),
+            namespace=request.cache_salt,
             priority=request.priority,
             fairness_key=request.fairness_key,
             arrival_s=request.arrival_s,
@@ -110,7 +103,7 @@ class RequestPreparer:
             probe=request.probe,
             suspect=request.suspect,
             resume=request.resume,
-            adjustments=(*choice.adjustments, *from_template, *adjustments),
+            adjustments=(*from_template, *adjustments),
         )
         return PreparedRequest(engine, prompt)
 
@@ -134,14 +127,12 @@ class RequestPreparer:
         )
 
     def tokenize(self, request: TokenizeRequest, now_s: float, patient: bool = True) -> Tokenized:
-        self._names.choose(request.model)
         ids = self._encode(request.prompt, now_s, patient).ids
         return Tokenized(
             request.request_id, pack_ids(ids), self._tokenizer.token_texts(ids), self._model.context_length
         )
 
     def detokenize(self, request: DetokenizeRequest) -> Detokenized:
-        self._names.choose(request.model)
         ids = _unpacked(request.ids, "tokens")
         check_vocabulary(ids, self._model.vocab_size, "tokens")
         return Detokenized(request.request_id, self._tokenizer.decode(ids, request.skip_special_tokens))
@@ -157,7 +148,7 @@ class RequestPreparer:
         try:
             chat = self._renderer.render(prompt, now_s)
         except RecursionError as error:
-            raise RequestError("The conversation is nested too deeply.", param="messages") from error
+            raise field_error("messages", "is nested too deeply", "too_deep") from error
         ids = self._encoder.encode(chat.text, chat.mark, chat.add_special_tokens, guarded=chat.guarded, patient=patient)
         return EncodedPrompt(ids, chat.plain_text, "messages", chat)
 
@@ -173,19 +164,11 @@ class RequestPreparer:
         return msgspec.structs.replace(options, stop=options.stop + strings), end_ids
 
 
-def namespace(adapter: str | None, cache_salt: str) -> str:
-    """The prefix cache's namespace: "" for the base model without a salt, otherwise distinct for each pair."""
-    if adapter is None and not cache_salt:
-        return ""
-    name = adapter or ""
-    return f"{len(name)}:{name}{cache_salt}"
-
-
 def _unpacked(data: bytes, param: str) -> list[int]:
     try:
         return unpack_ids(data)
     except ValueError as error:
-        raise RequestError("The token ids are not whole.", param=param) from error
+        raise field_error(param, "holds token ids that are not whole") from error
 
 
 def prompt_size(prompt: Prompt) -> int:

@@ -318,8 +318,6 @@ def test_unread_variables_and_documents_are_told(render: Any) -> None:
         HERMES, PLAIN, template_kwargs={"enable_thinking": True, "thinking": 1}, documents=[{"text": "x"}]
     )
     assert changes(rendered) == [("chat_template_kwargs.thinking", "ignored"), ("documents", "ignored")]
-    with pytest.raises(RequestError, match="messages"):
-        render(HERMES, PLAIN, template_kwargs={"messages": []})
 
 
 def test_the_present_time_is_the_requests_arrival(render: Any) -> None:

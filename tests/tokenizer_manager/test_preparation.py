@@ -177,33 +177,6 @@ def test_bad_words_are_banned_at_the_start_and_behind_a_blank(tiny: Tokenizer, p
     assert texts == ["weather", " weather", "Paris", " Paris"]
 
 
-@pytest.mark.parametrize(
-    ("model", "served", "flags", "expected"),
-    [
-        ("tiny", ("tiny",), {}, None),
-        ("", ("tiny",), {}, None),
-        ("org/m:v2", ("tiny", "org/m:v2"), {}, None),
-        ("tiny:poet", ("tiny",), {}, "no adapter 'poet'"),
-        ("gpt-4", ("tiny", "small"), {}, "There is no model 'gpt-4'. This server has: tiny, small."),
-    ],
-)
-def test_model_names(
-    prepare: Any, model: str, served: tuple[str, ...], flags: dict[str, Any], expected: str | None
-) -> None:
-    if expected is None:
-        assert prepare(HI, None, {"served": served, **flags}, model=model).adapter is None
-        return
-    info = refusal(prepare, HI, None, {"served": served, **flags}, model=model)
-    assert (info.status, info.code, info.param, info.type) == (404, "model_not_found", "model", "not_found_error")
-    assert expected in info.message
-
-
-def test_an_unknown_model_can_be_accepted_and_is_told(prepare: Any) -> None:
-    engine = prepare(HI, None, {"unknown_model": "accept"}, model="gpt-4")
-    assert [(told.field, told.action, told.value) for told in engine.adjustments] == [("model", "changed", "tiny")]
-    assert refusal(prepare, HI, None, {"unknown_model": "accept"}, adapter="poet").status == 404
-
-
 def test_caches_are_separate_by_salt(prepare: Any) -> None:
     assert prepare(HI).namespace == ""
     assert len({prepare(HI, cache_salt=salt).namespace for salt in ("", "a", "b", "0:")}) == 4
@@ -339,12 +312,7 @@ def test_deep_nesting_is_refused(prepare: Any) -> None:
 
 def test_adjustments_of_all_stages_travel(prepare: Any) -> None:
     prompt = ChatPrompt([{"role": "developer", "content": "x"}], template_kwargs={"a": 1})
-    flags = {"context_length": 100, "context_overflow": "clamp", "unknown_model": "accept"}
-    engine = prepare(prompt, SamplingParameters(max_tokens=1000), flags, model="other")
+    flags = {"context_length": 100, "context_overflow": "clamp"}
+    engine = prepare(prompt, SamplingParameters(max_tokens=1000), flags)
     assert all(isinstance(told, Adjustment) for told in engine.adjustments)
-    assert [told.field for told in engine.adjustments] == [
-        "model",
-        "chat_template_kwargs.a",
-        "messages[0].role",
-        "max_tokens",
-    ]
+    assert [told.field for told in engine.adjustments] == ["chat_template_kwargs.a", "messages[0].role", "max_tokens"]
