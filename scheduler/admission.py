@@ -2,7 +2,7 @@
 
 import math
 
-from protocol.errors import ErrorInfo
+from protocol.errors import ErrorInfo, field_error
 from protocol.ids import count_ids
 from protocol.requests import EngineRequest
 
@@ -28,10 +28,10 @@ class Admission:
         if message.deadline_s is not None and now >= message.deadline_s:
             return timeout_error("the request's deadline passed before it began")
         if prompt_tokens == 0:
-            return ErrorInfo("the prompt is empty", param="prompt")
+            return field_error("prompt", "has no token", "empty_prompt").info
         if prompt_tokens > self._context_length:
             text = f"the prompt has {prompt_tokens} tokens, the model's context {self._context_length}"
-            return ErrorInfo(text, param="prompt", code="context_length_exceeded")
+            return field_error("prompt", text, "context_length_exceeded").info
         wanted = message.sampling.max_tokens
         total = min(self._context_length, prompt_tokens + (self._context_length if wanted is None else wanted))
         if total > self._longest_tokens and not message.probe:
@@ -39,7 +39,7 @@ class Admission:
                 f"prompt and answer may take {total} tokens together ({prompt_tokens} of them prompt), and this server's "
                 f"memory holds {self._longest_tokens} for one request"
             )
-            return ErrorInfo(text, param="max_tokens", code="kv_pool_exceeded")
+            return field_error("max_tokens", text, "kv_pool_exceeded").info
         return None
 
     def is_full(self, waiting_requests: int) -> bool:

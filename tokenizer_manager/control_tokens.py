@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from protocol.errors import RequestError
+from protocol.errors import field_error
 from tokenizer_manager.tokenization import TextTokenizer
 
 MARK_CANDIDATES = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
@@ -40,7 +40,7 @@ def choose_marks(values: Iterable[Any]) -> Marks:
             used |= candidates.intersection(text)
     free = [mark for mark in MARK_CANDIDATES if mark not in used]
     if len(free) < 2:
-        raise RequestError("The conversation holds nearly every Unicode noncharacter.", param="messages")
+        raise field_error("messages", "hold nearly every Unicode noncharacter")
     return Marks(free[0], free[1])
 
 

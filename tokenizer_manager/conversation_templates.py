@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.errors import RequestError
+from protocol.errors import RequestError, field_error
 
 Style = Literal[
     "ADD_COLON_SINGLE",
@@ -103,18 +103,18 @@ def _split(template: ConversationTemplate, messages: list[dict[str, Any]]) -> tu
 
 
 def _cannot(template: ConversationTemplate, what: str, index: int) -> RequestError:
-    return RequestError(
-        f"The conversation template {template.name!r}, which is in force for this model, can't render {what}. "
-        "Start the server with --chat-template checkpoint or with a template that can.",
-        param=f"messages[{index}]",
-        code="chat_template_error",
+    return field_error(
+        f"messages[{index}]",
+        f"the conversation template {template.name!r}, which is in force for this model, can't render {what}; "
+        "start the server with --chat-template checkpoint or with a template that can",
+        "chat_template_error",
     )
 
 
 def _continued(template: ConversationTemplate, system: str | None, turns: list[Turn]) -> str:
     """The prompt up to the end of the last message's text: what the style puts after it is found and cut."""
     if not turns:
-        raise RequestError("There is no message to continue.", param="messages")
+        raise field_error("messages", "there is no message to continue")
     role, text = turns[-1]
     end = "\ufdef\ufdee"
     rendered = _STYLES[template.style](template, system, [*turns[:-1], (role, (text or "") + end)])

@@ -5,7 +5,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -75,7 +75,7 @@ class Dispatcher:
         if self._try(request, forced):
             return
         if len(self._held) >= self._limit and not request.probe:
-            raise unavailable("No replica of the model is up, and the queue is full.")
+            raise unavailable("no replica of the model is up, and the queue is full", "queue_full")
         wait_s = HOLD_S if request.queue_timeout_s is None else request.queue_timeout_s
         self._held[request.request_id] = _Held(request, forced, self._clock() + wait_s)
 
@@ -92,7 +92,7 @@ class Dispatcher:
             if sent.replica == replica:
                 del self._sent_to[request_id]
                 if sent.at_s >= at_s:
-                    error = RequestError("The replica died.", status=503, type="service_unavailable_error", code=LOST)
+                    error = RequestError("the replica died", status=503, type="service_unavailable_error", code=LOST)
                     self._refuse(request_id, sent.attempt, error)
 
     def expire(self) -> None:
@@ -101,7 +101,7 @@ class Dispatcher:
         for request_id, held in list(self._held.items()):
             if held.until_s <= now:
                 del self._held[request_id]
-                error = unavailable("No replica of the model came up in time.")
+                error = unavailable("no replica of the model came up in time", "unavailable")
                 self._refuse(request_id, held.request.attempt, error)
 
     def abort(self, abort: AbortRequest) -> list[tuple[str, int]]:
@@ -143,11 +143,6 @@ class Dispatcher:
             self._sent_to.popitem(last=False)
 
 
-def unavailable(message: str, retry_after_s: float = 5.0) -> RequestError:
-    return RequestError(
-        message,
-        status=503,
-        type="service_unavailable_error",
-        code="service_unavailable",
-        retry_after_s=retry_after_s,
-    )
+def unavailable(message: str, code: Literal["queue_full", "unavailable"], retry_after_s: float = 5.0) -> RequestError:
+    """The 503 that only asks for patience."""
+    return RequestError(message, status=503, type="service_unavailable_error", code=code, retry_after_s=retry_after_s)

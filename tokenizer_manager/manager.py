@@ -6,10 +6,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
 from protocol.control import ControlReply, ControlRequest, PeerDown, PeerUp
-from protocol.errors import RequestError
+from protocol.errors import RequestError, field_error
 from protocol.links import request_owner
 from protocol.outputs import Detokenized, Refused, Rendered, Tokenized
 from protocol.requests import (
@@ -39,6 +40,17 @@ Work = Callable[[bool], Any]
 """Computes an answer; its argument says whether it may take its time (in a thread) or must raise NeedsThread."""
 
 
+@dataclass(frozen=True)
+class ManagerSettings:
+    """What a tokenizer manager knows of itself and of the deployment. `description` goes into its answer to "state"."""
+
+    index: int
+    replicas: int
+    max_queued_requests: int
+    evicts_low_priority: bool
+    description: dict[str, Any]
+
+
 class TokenizerManager:
     """Handles messages one at a time in an event loop; long work goes to `executor` and comes back by `call_soon`.
 
@@ -53,24 +65,15 @@ class TokenizerManager:
         outbox: Sender,
         executor: Executor,
         call_soon: Callable[[Callable[[], None]], Any],
-        *,
-        index: int,
-        replicas: int,
-        max_queued_requests: int,
-        evicts_low_priority: bool,
-        description: dict[str, Any],
+        settings: ManagerSettings,
     ) -> None:
         self._preparer = preparer
         self._router = router
         self._outbox = outbox
         self._executor = executor
         self._call_soon = call_soon
-        self._index = index
-        self._replicas = replicas
-        self._max_queued_requests = max_queued_requests
-        self._evicts_low_priority = evicts_low_priority
-        self._description = description
-        self._dispatcher = Dispatcher(outbox, router, self._refuse, limit=max_queued_requests)
+        self._settings = settings
+        self._dispatcher = Dispatcher(outbox, router, self._refuse, limit=settings.max_queued_requests)
         self._answers = Answers(outbox)
         self._tombstones = Tombstones()
         self._recent_aborts: deque[AbortRequest] = deque(maxlen=RECENT_ABORTS)
@@ -224,20 +227,22 @@ class TokenizerManager:
         if replica is None or not self._outbox.send("scheduler", replica, peek):
             worker = request_owner(peek.correlation_id)
             message = "no replica is up"
-            reply = ControlReply(peek.correlation_id, worker, "tokenizer", self._index, ok=False, message=message)
+            reply = ControlReply(
+                peek.correlation_id, worker, "tokenizer", self._settings.index, ok=False, message=message
+            )
             self._answers.send(worker, reply)
 
     def _reply(
         self, request: ControlRequest, *, ok: bool = True, message: str = "", payload: dict[str, Any] | None = None
     ) -> None:
         reply = ControlReply(
-            request.correlation_id, request.worker, "tokenizer", self._index, ok, message, payload or {}
+            request.correlation_id, request.worker, "tokenizer", self._settings.index, ok, message, payload or {}
         )
         self._answers.send(request.worker, reply)
 
     def _state(self) -> dict[str, Any]:
         return {
-            **self._description,
+            **self._settings.description,
             "replicas_up": list(self._router.live),
             "preparing": len(self._preparing),
             "held": self._dispatcher.held,
@@ -245,15 +250,15 @@ class TokenizerManager:
 
     def _check_admission(self, request: GenerateRequest) -> None:
         """What can be said before any work is put into the request: RequestError 503 when every queue is full."""
-        if request.replica is not None and not 0 <= request.replica < self._replicas:
-            raise RequestError(f"There is no replica {request.replica}: there are {self._replicas}.", param="replica")
+        if request.replica is not None and not 0 <= request.replica < self._settings.replicas:
+            raise field_error("replica", f"{request.replica} is none of the {self._settings.replicas} replicas")
         # A request that runs already is never refused for others' sake, and a probe must see the engine itself.
-        if request.probe or request.attempt > 0 or self._evicts_low_priority:
+        if request.probe or request.attempt > 0 or self._settings.evicts_low_priority:
             return
         load = self._router.shortest_queue()
-        if load is not None and load.waiting >= self._max_queued_requests:
+        if load is not None and load.waiting >= self._settings.max_queued_requests:
             retry_after_s = float(min(30, 1 + load.waiting // max(1, load.running)))
-            raise unavailable(f"The queue is full: {load.waiting} requests are waiting.", retry_after_s)
+            raise unavailable(f"{load.waiting} requests are waiting already", "queue_full", retry_after_s)
 
     def _do(
         self,
@@ -320,9 +325,9 @@ def _raiser(error: Exception) -> Callable[[], Any]:
 
 
 def _failure(what: str) -> RequestError:
-    return RequestError(f"The request could not be {what}.", status=500, type="server_error", code="internal_error")
+    return RequestError(f"the request could not be {what}", status=500, type="server_error", code="internal_error")
 
 
 def _aborted() -> RequestError:
     # 499 as proxies log it: nobody waits for the answer, unless somebody else asked for the abort.
-    return RequestError("The request was aborted before it was scheduled.", status=499, code="aborted")
+    return RequestError("the request was aborted before it was scheduled", status=499, code="aborted")

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from protocol.errors import RequestError
+from protocol.errors import field_error
 from protocol.requests import Adjustment
 from tokenizer_manager.template_inspection import TemplateTraits
 
@@ -19,13 +19,13 @@ def normalise_messages(
     can't read are joined with `part_separator`.
     """
     if not messages:
-        raise RequestError("The conversation holds no message.", param="messages")
+        raise field_error("messages", "holds no message")
     adjustments: list[Adjustment] = []
     normalised = []
     for index, message in enumerate(messages):
         role = message.get("role")
         if not isinstance(role, str):
-            raise RequestError("The message has no role.", param=f"messages[{index}].role")
+            raise field_error(f"messages[{index}].role", "is missing")
         fresh = {key: value for key, value in message.items() if value is not None}
         if role == "developer" and not traits.knows_developer:
             fresh["role"] = "system"
@@ -51,16 +51,13 @@ def _content(content: Any, index: int, traits: TemplateTraits, separator: str) -
     if isinstance(content, str):
         return content if traits.takes_text else [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        raise RequestError("Content is a string or a list of parts.", param=f"messages[{index}].content")
+        raise field_error(f"messages[{index}].content", "must be a string or a list of parts")
     texts = []
     for position, part in enumerate(content):
         text = part if isinstance(part, str) else part.get("text") if isinstance(part, dict) else None
         if not isinstance(text, str):
-            raise RequestError(
-                "This model takes text parts only.",
-                param=f"messages[{index}].content[{position}]",
-                code="unsupported_content",
-            )
+            place = f"messages[{index}].content[{position}]"
+            raise field_error(place, "this model takes text parts only", "unsupported_content")
         texts.append(text)
     if traits.takes_parts:
         return [{"type": "text", "text": text} for text in texts]
@@ -74,9 +71,7 @@ def _calls(calls: list[dict[str, Any]], index: int) -> tuple[list[dict[str, Any]
     for position, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
-            raise RequestError(
-                "Only function calls can be rendered.", param=f"messages[{index}].tool_calls[{position}]"
-            )
+            raise field_error(f"messages[{index}].tool_calls[{position}]", "only function calls can be rendered")
         arguments = _arguments(function.get("arguments"))
         if arguments is None:
             # Kept in sight of the model rather than dropped: it wrote them, and may learn from the error that followed.

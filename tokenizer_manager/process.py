@@ -17,7 +17,7 @@ from runtime.process import peer_of, run_async, run_process
 from runtime.status_board import StatusBoard
 from runtime.tokenizer_loading import load_tokenizer
 from tokenizer_manager.chat_rendering import ChatRenderer, RenderingPolicy
-from tokenizer_manager.manager import TokenizerManager
+from tokenizer_manager.manager import ManagerSettings, TokenizerManager
 from tokenizer_manager.preparation import RequestPreparer
 from tokenizer_manager.routing import ReplicaLoad, Router
 from tokenizer_manager.template_choice import choose_templates
@@ -60,11 +60,13 @@ async def _serve(config: EngineConfig, spec: ProcessSpec) -> int:
             links.outbox,
             executor,
             call_soon,
-            index=spec.index,
-            replicas=config.args.dp_size,
-            max_queued_requests=config.args.max_queued_requests,
-            evicts_low_priority=config.args.evict_low_priority,
-            description={**info, "load_balance": config.args.load_balance},
+            ManagerSettings(
+                index=spec.index,
+                replicas=config.args.dp_size,
+                max_queued_requests=config.args.max_queued_requests,
+                evicts_low_priority=config.args.evict_low_priority,
+                description={**info, "load_balance": config.args.load_balance},
+            ),
         )
         board.slot(spec.board_slot).update(state="ready")
         links.report(Ready(peer_of(spec), os.getpid(), info))

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from protocol.errors import RequestError
+from protocol.errors import field_error
 from protocol.requests import Adjustment, GenerateRequest
 from protocol.sampling import SamplingParameters
 from tokenizer_manager.tokenization import TextTokenizer
@@ -16,11 +16,8 @@ def check_vocabulary(ids: Iterable[int], vocab_size: int, param: str) -> None:
     """RequestError naming the first id that the model does not have."""
     for token_id in ids:
         if not 0 <= token_id < vocab_size:
-            raise RequestError(
-                f"Token id {token_id} is out of vocabulary: this model's ids are 0 to {vocab_size - 1}.",
-                param=param,
-                code="token_out_of_vocabulary",
-            )
+            message = f"token id {token_id} is out of vocabulary, this model's ids are 0 to {vocab_size - 1}"
+            raise field_error(param, message, "token_out_of_vocabulary")
 
 
 def check_sampling_ids(sampling: SamplingParameters, vocab_size: int) -> None:
@@ -29,7 +26,7 @@ def check_sampling_ids(sampling: SamplingParameters, vocab_size: int) -> None:
     check_vocabulary(sampling.logprob_token_ids, vocab_size, "logprob_token_ids")
     if sampling.allowed_token_ids is not None:
         if not sampling.allowed_token_ids:
-            raise RequestError("allowed_token_ids is empty: no token could be drawn.", param="allowed_token_ids")
+            raise field_error("allowed_token_ids", "is empty, so that no token could be drawn")
         check_vocabulary(sampling.allowed_token_ids, vocab_size, "allowed_token_ids")
 
 
@@ -39,7 +36,7 @@ def banned_sequences(bad_words: Iterable[str], tokenizer: TextTokenizer) -> tupl
     for index, word in enumerate(bad_words):
         bare = word.lstrip()
         if not bare:
-            raise RequestError("A bad word is empty.", param=f"bad_words[{index}]")
+            raise field_error(f"bad_words[{index}]", "is empty")
         for text in (bare, " " + bare):
             sequences[tuple(tokenizer.encode(text))] = None
     return tuple(sequence for sequence in sequences if sequence)
@@ -56,10 +53,8 @@ def check_something_allowed(sampling: SamplingParameters, eos_token_ids: Iterabl
     if sampling.min_tokens:
         banned.update(sampling.stop_token_ids, () if sampling.ignore_eos else eos_token_ids)
     if banned.issuperset(sampling.allowed_token_ids):
-        raise RequestError(
-            "allowed_token_ids holds only tokens that bad_words or min_tokens exclude: no token could be drawn.",
-            param="allowed_token_ids",
-        )
+        message = "holds only tokens that bad_words or min_tokens exclude, so that no token could be drawn"
+        raise field_error("allowed_token_ids", message)
 
 
 def truncated(ids: list[int], request: GenerateRequest, context_length: int) -> list[int]:
@@ -71,7 +66,7 @@ def truncated(ids: list[int], request: GenerateRequest, context_length: int) -> 
         wanted = request.sampling.max_tokens
         keep = max(1, context_length - (1 if wanted is None else wanted))
     if keep < 1:
-        raise RequestError("truncate_prompt_tokens is -1 or a positive number.", param="truncate_prompt_tokens")
+        raise field_error("truncate_prompt_tokens", "must be -1 or a positive number")
     return ids[-keep:]
 
 
@@ -91,24 +86,24 @@ class ContextRule:
         wanted = sampling.max_tokens
         field = request.max_tokens_field
         if room < 0 or (room == 0 and wanted != 0):
-            raise RequestError(
-                f"The prompt has {prompt_tokens} tokens, which leaves no room for an answer in this model's context "
+            raise field_error(
+                prompt_param,
+                f"the prompt has {prompt_tokens} tokens, which leaves no room for an answer in this model's context "
                 f"length of {self.context_length} tokens"
-                + (f" (requested in {field}: {wanted} tokens)." if wanted is not None else "."),
-                param=prompt_param,
-                code="context_length_exceeded",
+                + (f" (requested in {field}: {wanted} tokens)" if wanted is not None else ""),
+                "context_length_exceeded",
             )
         adjustments: tuple[Adjustment, ...] = ()
         granted = room if wanted is None else min(wanted, room)
         least = sampling.min_tokens
         if wanted is not None and wanted > room:
             if self.overflow == "reject":
-                raise RequestError(
-                    f"The prompt has {prompt_tokens} tokens and {field} asks for {wanted} more: {prompt_tokens + wanted} "
-                    f"tokens, but this model's context length is {self.context_length}. "
-                    f"Ask for at most {room} tokens in {field}, or shorten the prompt.",
-                    param=field,
-                    code="context_length_exceeded",
+                raise field_error(
+                    field,
+                    f"the prompt has {prompt_tokens} tokens and {field} asks for {wanted} more: {prompt_tokens + wanted} "
+                    f"tokens, but this model's context length is {self.context_length}; "
+                    f"ask for at most {room} tokens in {field}, or shorten the prompt",
+                    "context_length_exceeded",
                 )
             reason = f"{prompt_tokens} prompt tokens leave {room} of the context length of {self.context_length}"
             adjustments = (Adjustment(field, "clamped", reason, value=granted),)
@@ -116,8 +111,5 @@ class ContextRule:
                 adjustments += (Adjustment("min_tokens", "clamped", reason, value=granted),)
                 least = granted
         if least > granted:
-            raise RequestError(
-                f"min_tokens ({least}) is greater than the {granted} tokens that the answer may have.",
-                param="min_tokens",
-            )
+            raise field_error("min_tokens", f"{least} is greater than the {granted} tokens that the answer may have")
         return msgspec.structs.replace(sampling, max_tokens=granted, min_tokens=least), adjustments

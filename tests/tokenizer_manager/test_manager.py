@@ -23,7 +23,7 @@ from protocol.requests import (
 )
 from protocol.sampling import SamplingParameters
 from tokenizer_manager.answers import KEPT_S, Answers
-from tokenizer_manager.manager import INLINE_CHARACTERS, TokenizerManager
+from tokenizer_manager.manager import INLINE_CHARACTERS, ManagerSettings, TokenizerManager
 from tokenizer_manager.routing import ReplicaLoad, Router
 
 SHORT = TextPrompt("Hello there")
@@ -44,11 +44,13 @@ class Desk:
             outbox,
             later,
             self.calls.append,
-            index=0,
-            replicas=replicas,
-            max_queued_requests=5,
-            evicts_low_priority=evicts,
-            description={"template": "checkpoint"},
+            ManagerSettings(
+                index=0,
+                replicas=replicas,
+                max_queued_requests=5,
+                evicts_low_priority=evicts,
+                description={"template": "checkpoint"},
+            ),
         )
         for replica in outbox.up["scheduler"]:
             self.manager.peer_up(PeerUp(Peer("scheduler", replica, 0, "")))
@@ -201,7 +203,7 @@ def test_questions_are_answered(desk: Desk) -> None:
     desk.manager.handle(RenderRequest(generate))
     desk.manager.handle(TokenizeRequest("1-t", "tiny", SHORT))
     desk.manager.handle(DetokenizeRequest("1-d", "tiny", pack_ids([5])))
-    desk.manager.handle(TokenizeRequest("1-e", "other", SHORT))
+    desk.manager.handle(DetokenizeRequest("1-e", "tiny", pack_ids([1 << 20])))
     kinds = [(worker, type(message)) for _, worker, message in desk.outbox.sent]
     assert kinds == [(0, Rendered), (1, Tokenized), (1, Detokenized), (1, Refused)]
     desk.manager.handle(TokenizeRequest("1-l", "tiny", LONG))
