@@ -13,7 +13,7 @@ import setproctitle
 
 from function_call.deployment import decide_parsers
 from model_runner.kernels.support import kernels_refusal
-from model_runner.models.catalogue import find_architecture
+from model_runner.models.catalogue import find_architecture, list_models
 from protocol.control import Role
 from runtime.announcements import Announcer
 from runtime.arguments import parse_arguments
@@ -39,7 +39,8 @@ from tokenizer_manager.template_choice import chosen_template_text
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 0 after SIGINT or SIGTERM, 1 with one clear sentence if the server can't start or go on."""
-    return in_words(lambda: serve(parse_arguments(sys.argv[1:] if argv is None else argv, VERSION)))
+    given = sys.argv[1:] if argv is None else argv
+    return in_words(lambda: serve(parse_arguments(given, VERSION, list_models())))
 
 
 def in_words(work: Callable[[], int]) -> int:

@@ -37,9 +37,10 @@ class _Parser(argparse.ArgumentParser):
         raise StartError(message)
 
 
-def parse_arguments(argv: Sequence[str], version: str) -> ServerArgs:
-    """The flags; StartError in one sentence for a mistake. --help and --version print and raise SystemExit(0)."""
-    parser = make_parser(version)
+def parse_arguments(argv: Sequence[str], version: str, models: str = "") -> ServerArgs:
+    """The flags; StartError in one sentence for a mistake. --help, --version and --list-models (which prints `models`)
+    print and raise SystemExit(0)."""
+    parser = make_parser(version, models)
     namespace, unknown = parser.parse_known_args(argv)
     if unknown:
         raise StartError(_unknown_flag(parser, unknown[0]))
@@ -52,13 +53,14 @@ def parse_arguments(argv: Sequence[str], version: str) -> ServerArgs:
     return args
 
 
-def make_parser(version: str) -> argparse.ArgumentParser:
+def make_parser(version: str, models: str = "") -> argparse.ArgumentParser:
     parser = _Parser(
         prog="launch.py",
         description="Candor serves an open-weight language model behind the OpenAI API.",
         allow_abbrev=False,  # an abbreviation that is unique today is another flag tomorrow
     )
     parser.add_argument("--version", action="version", version=f"candor {version}")
+    parser.add_argument("--list-models", action=_Print, const=models, help="show the supported models and exit")
     types_of_fields = typing.get_type_hints(ServerArgs)
     groups: dict[str, argparse._ArgumentGroup] = {}
     for field in dataclasses.fields(ServerArgs):
@@ -87,6 +89,23 @@ def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field[Any], ann
 
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
+
+
+class _Print(argparse.Action):
+    """Prints its constant as it is (argparse's own "version" would wrap it) and ends."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, const=const, default=argparse.SUPPRESS, help=help)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        print(self.const)
+        parser.exit()
 
 
 class _Collect(argparse.Action):

@@ -75,6 +75,14 @@ def test_help_names_every_flag_with_its_group_and_default(capsys: pytest.Capture
     assert "(default: 30000)" in text
 
 
+def test_the_models_are_listed_as_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    listing = f"Models:\n  {'long ' * 40}\n  100% more"
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--list-models"], "1.2.3", listing)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == listing + "\n"
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse("--version")
