@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from model_runner.attention.interface import AttentionBackend
+from model_runner.decode_graphs import DecodeGraphs
 from model_runner.inputs import InputBuilder, PlanRows
 from model_runner.prompt_logprobs import PromptLogprobs
 from model_runner.step import CausalModel
@@ -36,12 +37,14 @@ class ForwardPass:
         inputs: InputBuilder,
         prompt_logprobs: PromptLogprobs,
         world: int = 1,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self._model = model
         self._attention = attention
         self._inputs = inputs
         self._prompt_logprobs = prompt_logprobs
         self._world = world
+        self._graphs = graphs
 
     def run(self, rows: PlanRows, last_ids: torch.Tensor, reporting: Collection[int]) -> ForwardResult:
         """All rows at once, or, out of memory, half of them after the other half; one row that alone does not fit fails.
@@ -77,8 +80,10 @@ class ForwardPass:
 
     def _run(self, rows: PlanRows, last_ids: torch.Tensor, reporting: Collection[int]) -> ForwardResult:
         inputs = self._inputs.build(rows, last_ids)
-        self._attention.prepare(inputs)
-        hidden = self._model.forward(inputs, self._attention)
+        hidden = self._graphs.forward(inputs) if self._graphs is not None else None
+        if hidden is None:
+            self._attention.prepare(inputs)
+            hidden = self._model.forward(inputs, self._attention)
         bad_tokens = (~torch.isfinite(hidden.sum(dim=-1, dtype=torch.float32))).float()
         bad_per_row = torch.zeros(inputs.rows, device=hidden.device).index_add_(0, inputs.row_of_token, bad_tokens)
         entries: dict[int, list[IdLogprobs]] = {}

@@ -1,5 +1,6 @@
 """Executes plans on one device: launch, sample, collect. It never decides what runs."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from model_runner.attention.registry import build_attention
 from model_runner.device_arrays import HostCopy
 from model_runner.forward import ForwardPass, ForwardResult
 from model_runner.inputs import InputBuilder, PlanRows
+from model_runner.layers.ops import choose_ops
 from model_runner.memory import count_pages
 from model_runner.models.registry import build_model
 from model_runner.parallel.group import LEADER, OneRank, RankGroup
@@ -21,9 +23,12 @@ from model_runner.sampling.grammar_mask import parse_words
 from model_runner.sampling.pipeline import NO_TOKEN_LEFT, NOT_FINITE, DrawBatch, DrawMasks, Drawn, SamplingPipeline
 from model_runner.step import CausalModel
 from model_runner.step_timer import StepTimer
+from model_runner.warm_up import capture_graphs, measure_step_bytes
 from protocol.outputs import IdLogprobs
 from protocol.plan import NOTHING_DRAWN, BatchPlan, Capacity, GrammarMasks, RowFailure, StepResult
 from runtime.engine_config import EngineConfig
+
+logger = logging.getLogger(__name__)
 
 PROBE_ROWS = 1
 """The scheduler keeps one row free for health probes, beside those that --max-running-requests promises."""
@@ -69,13 +74,17 @@ class ModelRunner:
         device, layers = self._model.device, self._model.layer_specs
         attention = attention or build_attention(config.attention_backend, device, self._model.dtype)
         bytes_per_page = attention.bytes_per_page(layers, config.page_size)
-        pages = self._group.smallest(count_pages(config, bytes_per_page, device))
+        step_bytes = measure_step_bytes(config, self._model) if config.kv_tokens is None else 0
+        pages = self._group.smallest(count_pages(config, bytes_per_page, device, step_bytes))
         attention.make_pool(layers, pages, config.page_size)
         max_rows = config.max_running_requests + PROBE_ROWS
         self._inputs = InputBuilder(max_rows, config.page_size, device)
         self._sampling = SamplingPipeline(max_rows, self._model.vocab_size, device)
         self._prompt_logprobs = PromptLogprobs(self._model)
-        self._forward = ForwardPass(self._model, attention, self._inputs, self._prompt_logprobs, self._group.world)
+        graphs = capture_graphs(config, self._model, attention, max_rows)
+        self._forward = ForwardPass(
+            self._model, attention, self._inputs, self._prompt_logprobs, self._group.world, graphs
+        )
         self._pending: deque[PendingStep] = deque()
         self._steps = 0
         self._forward_us = 0
@@ -86,7 +95,10 @@ class ModelRunner:
             vocab_size=self._model.vocab_size,
             kv_bytes=pages * bytes_per_page,
             weight_bytes=self._model.weight_bytes,
+            kernels=describe_kernels(config, device, self._model.dtype, graphs is not None),
         )
+        if self._leads:
+            logger.info("kernels: %s", ", ".join(f"{what} by {who}" for what, who in self.capacity.kernels.items()))
 
     @torch.inference_mode()
     def launch(self, plan: BatchPlan) -> None:
@@ -159,6 +171,15 @@ class ModelRunner:
 
     def close(self) -> None:
         self._pending.clear()
+
+
+def describe_kernels(config: EngineConfig, device: torch.device, dtype: torch.dtype, graphs: bool) -> dict[str, str]:
+    """Which library computes what."""
+    known: dict[str, str] = {"attention": config.attention_backend}
+    if device.type == "cuda":
+        known |= choose_ops(device, dtype).sources
+        known["decode_steps"] = "graphs" if graphs else "single launches"
+    return known
 
 
 def draw_batch(rows: PlanRows) -> DrawBatch:

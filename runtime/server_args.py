@@ -127,6 +127,7 @@ class ServerArgs:
     )
     schedule_policy: Literal["fcfs", "lpm", "priority"] = flag("fcfs", "order of the queue", group="engine")
     evict_low_priority: bool = flag(False, "a full queue drops its lowest priority for a higher one", group="engine")
+    disable_cuda_graph: bool = flag(False, "launch the kernels of decode steps one by one", group="engine")
     lookahead: int | None = flag(None, "steps planned ahead of results (default: 0 on CPU, 1 on CUDA)", group="engine")
     disable_radix_cache: bool = flag(False, "compute every prompt anew", group="engine")
     max_itl_ms: float | None = flag(

@@ -89,6 +89,7 @@ class ControlDesk:
             "paused": scheduler.paused,
             "grammar": scheduler.constraints.statistics(),
             "model_runner": scheduler.executor.statistics(),
+            "kernels": scheduler.executor.capacity.kernels,
             **({"check": problems or "every page has one owner"} if check else {}),
         }
 

@@ -100,7 +100,8 @@ class FlashInferAttention:
         self._slot_mapping = torch.empty(0, dtype=torch.int64)
         self._wrappers: dict[tuple[LayerKind, bool], Any] = {}
         self._planned: dict[LayerKind, Any] = {}
-        self.graphs = GraphPlans(self._library, self._workspace, device)
+        self._uploaded: torch.cuda.Event | None = None
+        self._graphs = GraphPlans(self._library, self._workspace, device)
 
     def bytes_per_page(self, layers: Sequence[LayerKV], page_size: int) -> int:
         for layer in layers:
@@ -119,17 +120,33 @@ class FlashInferAttention:
                 pools.append(torch.zeros(shape, dtype=self._dtype, device=self._device))
 
     def prepare(self, inputs: StepInputs) -> None:
-        self._slot_mapping = inputs.slot_mapping
-        self._rows = PagedRows.of(inputs)
+        self._begin(inputs)
         self._planned = {}
+
+    def reserve_graphs(self, most_pages: int) -> None:
+        self._graphs.reserve(most_pages)
 
     def prepare_graph(self, inputs: StepInputs) -> None:
         """As `prepare`, for decode rows in a graph's own tensors: every kind of layer is planned now, since a replay
         calls no layer. Kinds are known from steps that ran before."""
+        rows = self._begin(inputs)
+        kinds = dict.fromkeys(kind for kind, _ in self._wrappers)
+        self._planned = {kind: self._graphs.plan(kind, rows, self._options(kind)) for kind in kinds}
+        self._note_upload()
+
+    def _begin(self, inputs: StepInputs) -> PagedRows:
+        if self._uploaded is not None:
+            # A plan is written into pinned memory that the last plan may still be read from. Its upload is the first
+            # thing that the step in flight does, so with one step in flight this does not wait.
+            self._uploaded.synchronize()
         self._slot_mapping = inputs.slot_mapping
         self._rows = PagedRows.of(inputs)
-        kinds = [kind for kind, _ in self._wrappers]
-        self._planned = {kind: self.graphs.plan(kind, self._rows, self._options(kind)) for kind in dict.fromkeys(kinds)}
+        return self._rows
+
+    def _note_upload(self) -> None:
+        if self._device.type == "cuda":
+            self._uploaded = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._uploaded.record()
 
     def attend(
         self,
@@ -184,6 +201,7 @@ class FlashInferAttention:
                 causal=kind.causal,
                 **self._options(kind),
             )
+        self._note_upload()
         return wrapper
 
     def _make_wrapper(self, decodes: bool) -> Any:
@@ -214,11 +232,6 @@ class GraphPlans:
         self._device = device
         self._wrappers: dict[tuple[int, LayerKind], Any] = {}
         self._pages = torch.empty(0, dtype=torch.int32, device=device)
-
-    @property
-    def most_pages(self) -> int:
-        """Pages of all rows together that a graph's step may have."""
-        return self._pages.numel()
 
     def reserve(self, most_pages: int) -> None:
         """Once, before the first plan. All plans share the list: in one step it is the same for every kind."""

@@ -101,13 +101,13 @@ def test_layers_of_one_kind_share_a_plan_and_others_have_their_own() -> None:
 def test_a_graphs_plan_attends_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair()
     pair.compare(pair.feed([5, 3, 2]), PLAIN, SPECS["window"])
-    pair.ours.graphs.reserve(30)
+    pair.ours.reserve_graphs(30)
     monkeypatch.setattr(pair.ours, "prepare", pair.ours.prepare_graph)
     for _ in range(3):
         pair.compare(pair.feed([1, 1, 1]), PLAIN, SPECS["window"])
-    assert len(pair.ours.graphs._wrappers) == 2
+    assert len(pair.ours._graphs._wrappers) == 2
     with pytest.raises(AssertionError, match="more pages than the graph's list holds"):
-        pair.ours.graphs._pages.resize_(2)
+        pair.ours._graphs._pages.resize_(2)
         pair.compare(pair.feed([1, 1, 1]), PLAIN, SPECS["window"])
 
 
