@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from protocol.plan import BatchPlan
 from scheduler.memory import Memory
 from scheduler.plan_builder import PlanBuilder, StepRecord
-from scheduler.promises import Promises, must_wait
+from scheduler.promises import Promises, is_worth_waiting_for
 from scheduler.reserve import ChunkLimit, GrowthReserve
 from scheduler.sequence import Request, Sequence, State
 from scheduler.waiting import WaitingQueue
@@ -19,7 +19,6 @@ class Limits:
     rows: int
     max_running: int
     max_batch_tokens: int
-    chunk_tokens: int
 
 
 class Planner:
@@ -176,7 +175,10 @@ class Planner:
             ordinary_one = sequence.rank[0]
             if chunk <= 0 or not self._free_slots or (ordinary_one and ordinary >= self._limits.max_running):
                 break
-            if self._keep_apart(sequence, suspects) or must_wait(sequence, self.memory.page_size, builder.step):
+            if self._keep_apart(sequence, suspects):
+                continue
+            self._leave_stalled_producer(sequence, builder.step)
+            if sequence.producer is not None:
                 continue
             request = sequence.request
             if request.scorer is not None and request.scorer is not sequence and request.prompt_logprobs is None:
@@ -227,11 +229,19 @@ class Planner:
         promise = self._promises.find(sequence, cached, self.memory.cacheable_pages(sequence))
         if promise is None:
             return False
-        sequence.producer, sequence.shared_pages = promise
-        if not must_wait(sequence, self.memory.page_size, step):
+        producer, shared_pages = promise
+        if not is_worth_waiting_for(producer, shared_pages, self.memory.page_size, step):
             return False
-        promise[0].lent_priority = max(promise[0].lent_priority, -sequence.rank[1])
+        sequence.producer, sequence.shared_pages = promise
+        producer.lent_priority = max(producer.lent_priority, -sequence.rank[1])
         return True
+
+    def _leave_stalled_producer(self, sequence: Sequence, step: int) -> None:
+        producer = sequence.producer
+        if producer is None:
+            return
+        if not is_worth_waiting_for(producer, sequence.shared_pages, self.memory.page_size, step):
+            sequence.producer = None
 
     def _secure(self, sequence: Sequence, count: int, step: int) -> bool:
         """Gets the choice `count` pages, by retraction if it must be; False if it has to sit this step out."""

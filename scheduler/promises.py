@@ -64,15 +64,8 @@ class Promises:
         return low
 
 
-def must_wait(sequence: Sequence, page_size: int, step: int) -> bool:
-    """True while the choice's producer brings its prefix nearer in every step (this one is `step`)."""
-    producer = sequence.producer
-    if producer is None:
-        return False
-    shared_tokens = sequence.shared_pages * page_size
-    advances = producer.last_step == step or producer.planned >= shared_tokens
+def is_worth_waiting_for(producer: Sequence, shared_pages: int, page_size: int, step: int) -> bool:
+    """True while the producer brings the first `shared_pages` nearer in every step (this one is `step`)."""
+    advances = producer.last_step == step or producer.planned >= shared_pages * page_size
     runs = producer.state in (State.PREFILLING, State.DECODING) and not producer.recalled
-    if runs and advances and producer.tree_pages < sequence.shared_pages:
-        return True
-    sequence.producer = None
-    return False
+    return runs and advances and producer.tree_pages < shared_pages

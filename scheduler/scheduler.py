@@ -63,7 +63,7 @@ class Scheduler:
         self.queue = WaitingQueue(config.args.schedule_policy, self._cached_pages)
         max_running = max(1, min(config.max_running_requests, capacity.max_rows - 1))
         chunks = ChunkLimit(config.chunked_prefill_size, config.args.max_itl_ms, capacity.page_size)
-        limits = Limits(capacity.max_rows, max_running, config.max_batch_tokens, config.chunked_prefill_size)
+        limits = Limits(capacity.max_rows, max_running, config.max_batch_tokens)
         self.planner = Planner(self.memory, self.queue, limits, chunks)
         self.constraints = Constraints(around.build_grammar_backend, capacity.vocab_size)
         self.outgoing = Outgoing(around.send)
