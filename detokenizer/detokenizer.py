@@ -6,7 +6,7 @@ from detokenizer.choice import Choice, TextPlan
 from detokenizer.pieces import Pieces
 from detokenizer.stop_matcher import StopStrings
 from protocol.errors import ErrorInfo
-from protocol.ids import unpack_ids
+from protocol.ids import count_ids, unpack_ids
 from protocol.links import request_owner
 from protocol.outputs import Admitted, Finish, SequenceOutput, StopFound, TextOutput
 
@@ -104,7 +104,7 @@ class Detokenizer:
     def _fail(self, admitted: Admitted, message: str) -> None:
         error = ErrorInfo(message, param="stop_regex", code="invalid_stop_regex")
         finished = {choice.index for choice in admitted.resume if choice.finished}
-        counts = {choice.index: len(choice.ids) // 4 for choice in admitted.resume}
+        counts = {choice.index: count_ids(choice.ids) for choice in admitted.resume}
         for index in range(admitted.n):
             if index in finished:
                 continue

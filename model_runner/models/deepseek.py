@@ -1,6 +1,7 @@
 """DeepSeek-V2 and V3: latent attention, and experts chosen within groups beside a shared one."""
 
 import math
+from dataclasses import dataclass
 
 from model_runner.layers.declarations import (
     ExpertsDeclaration,
@@ -34,7 +35,9 @@ def declare_deepseek_v2(config: ConfigReader, context_tokens: int) -> ModelDecla
         groups=config.integer("n_group") if grouped else 1,
         groups_kept=config.integer("topk_group") if grouped else 1,
     )
-    return _declare(config, context_tokens, routing, dense_layers=0, shared=2, expert_size=1407, interleaved=True)
+    return _declare(
+        config, context_tokens, routing, _Defaults(dense_layers=0, shared_experts=2, expert_size=1407), True
+    )
 
 
 def declare_deepseek_v3(config: ConfigReader, context_tokens: int) -> ModelDeclaration:
@@ -53,27 +56,34 @@ def declare_deepseek_v3(config: ConfigReader, context_tokens: int) -> ModelDecla
         group_score="best_two",
     )
     interleaved = config.flag("rope_interleave", True)
-    return _declare(config, context_tokens, routing, 3, shared=1, expert_size=2048, interleaved=interleaved)
+    defaults = _Defaults(dense_layers=3, shared_experts=1, expert_size=2048)
+    return _declare(config, context_tokens, routing, defaults, interleaved)
+
+
+@dataclass(frozen=True)
+class _Defaults:
+    """What a family has where its configuration is silent."""
+
+    dense_layers: int
+    shared_experts: int
+    expert_size: int
 
 
 def _declare(
-    config: ConfigReader,
-    context_tokens: int,
-    routing: RoutingDeclaration,
-    dense_layers: int,
-    shared: int,
-    expert_size: int,
-    interleaved: bool,
+    config: ConfigReader, context_tokens: int, routing: RoutingDeclaration, defaults: _Defaults, interleaved: bool
 ) -> ModelDeclaration:
     sizes = read_sizes(config)
     attention = _attention(config, context_tokens, sizes.heads, interleaved)
     activation = read_activation(config)
     dense = GatedDeclaration(sizes.intermediate_size, activation, config.flag("mlp_bias", False))
-    size = config.integer("moe_intermediate_size", expert_size)
+    size = config.integer("moe_intermediate_size", defaults.expert_size)
     experts = ExpertsDeclaration(
-        routing, size, activation, shared_intermediate_size=size * config.integer("n_shared_experts", shared)
+        routing,
+        size,
+        activation,
+        shared_intermediate_size=size * config.integer("n_shared_experts", defaults.shared_experts),
     )
-    first = config.raw("first_k_dense_replace", dense_layers)
+    first = config.raw("first_k_dense_replace", defaults.dense_layers)
     if not isinstance(first, int) or first < 0:
         raise config.error("first_k_dense_replace", "a number of layers")
     layers = tuple(LayerDeclaration(attention, dense if index < first else experts) for index in range(sizes.layers))

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from model_runner.device_arrays import to_device
-from protocol.ids import unpack_ids
+from protocol.ids import count_ids, unpack_ids
 from protocol.plan import RowStart
 
 ANY_ID = -1
@@ -49,7 +49,7 @@ class Bans:
         history = before_all + unpack_ids(start.prompt_ids)[-width:] + unpack_ids(start.output_ids)[-width:]
         allowed = sampling.allowed_token_ids
         self._rows[start.slot] = RowBans(
-            prompt_tokens=len(start.prompt_ids) // 4,
+            prompt_tokens=count_ids(start.prompt_ids),
             min_tokens=sampling.min_tokens if ends_matter else 0,
             end_ids=self._tensor(list(start.end_ids)),
             single_ids=self._tensor([sequence[0] for sequence in sampling.banned_sequences if len(sequence) == 1]),
