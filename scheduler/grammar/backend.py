@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
-from protocol.errors import ErrorInfo
+from protocol.errors import ErrorInfo, field_error
 from protocol.sampling import GrammarSpec
 from runtime.engine_config import EngineConfig
 from runtime.tokenizer_loading import load_tokenizer
@@ -157,7 +157,7 @@ class XGrammarBackend:
         if len(spec.text) <= MAX_SPEC_CHARACTERS:
             return None
         message = f"the grammar has {len(spec.text)} characters; at most {MAX_SPEC_CHARACTERS} are supported"
-        return ErrorInfo(message, param=spec.field, code="grammar_too_large")
+        return field_error(spec.field, message, "grammar_too_large").info
 
     def _remember_refusal(self, key: Key, outcome: CompileOutcome) -> None:
         self._counts["refusals"] += 1
@@ -174,4 +174,4 @@ def _ours(states: Sequence[GrammarState]) -> list[XGrammarState]:
 def _error(outcome: CompileOutcome, spec: GrammarSpec) -> ErrorInfo:
     if outcome.code == "compiler_failed":
         return ErrorInfo(outcome.error, 500, "server_error", spec.field, outcome.code)
-    return ErrorInfo(outcome.error, param=spec.field, code=outcome.code)
+    return field_error(spec.field, outcome.error, outcome.code).info

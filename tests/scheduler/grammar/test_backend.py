@@ -130,7 +130,7 @@ def test_a_refusal_names_the_keyword_and_the_field_and_is_remembered(backend: XG
     text = '{"properties": {"a": {"not": {}}}}'
     error = refusal(backend, "json_schema", text, "guided_json")
     assert (error.status, error.param, error.code) == (400, "guided_json", "unsupported_grammar")
-    assert "'not' at $.properties.a" in error.message
+    assert error.message.startswith("guided_json: ") and "'not' at $.properties.a" in error.message
     ticket = backend.compile(GrammarSpec("json_schema", text))
     ((found, again),) = backend.poll()
     assert found == ticket
