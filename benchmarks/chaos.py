@@ -33,7 +33,7 @@ from typing import Any
 import httpx
 
 from benchmarks.chaos_faults import Fault, Faults
-from benchmarks.chaos_load import Behaviour, Load, Record, make_questions
+from benchmarks.chaos_load import Behaviour, Expected, Load, Record, make_questions
 from benchmarks.chaos_storm import storm
 
 ROOT = Path(__file__).parents[1]
@@ -116,13 +116,15 @@ class Plan:
     disconnects: int = 1000
 
 
-async def run(url: str, run_dir: Path, plan: Plan) -> Report:
-    """Load and faults on a server that is ready, and what was left when everybody had an answer."""
+async def run(url: str, run_dir: Path, plan: Plan, expected: Expected | None = None) -> Report:
+    """Load and faults on a server that is ready, and what was left when everybody had an answer. `expected` are the
+    answers, if they are known already."""
     questions = make_questions(plan.answer_tokens)
-    load = Load(url, questions, plan.seed, plan.hang_s)
+    load = Load(url, questions, plan.seed, plan.hang_s, expected)
     faults = Faults(run_dir, plan.seed, plan.roles)
     try:
-        await load.learn()
+        if expected is None:
+            await load.learn()
         began_s = time.monotonic()
         clients = [asyncio.create_task(load.client(BEHAVIOURS)) for _ in range(plan.concurrency)]
         await faults.go_on(began_s + plan.seconds, plan.pauses_s, plan.hang_s)

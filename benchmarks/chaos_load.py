@@ -23,8 +23,8 @@ TOOL = {
         "name": "look_up",
         "parameters": {
             "type": "object",
-            "properties": {"place": {"type": "string", "maxLength": 40}, "days": {"type": "integer"}},
-            "required": ["place", "days"],
+            "properties": {"place": {"type": "string", "maxLength": 24}, "soon": {"type": "boolean"}},
+            "required": ["place", "soon"],
             "additionalProperties": False,
         },
     },
@@ -68,7 +68,8 @@ def make_questions(answer_tokens: int) -> list[Question]:
         text("stops", "How vexingly", temperature=1.2, seed=9, stop=["zzzz", "qqqq"]),
         chat("chat", "Hello, who are you?", ignore_eos=True),
         chat("chat-choices", "Say something.", n=2, seed=12, max_tokens=answer_tokens // 2, ignore_eos=True),
-        chat("tools", "The weather in Bonn?", tools=[TOOL], tool_choice="required"),
+        # Room for the whole call: a stream shows the beginning of one that is cut off, a whole answer does not.
+        chat("tools", "The weather in Bonn?", tools=[TOOL], tool_choice="required", max_tokens=max(200, answer_tokens)),
         chat("schema", "Describe a thing.", response_format=named, seed=13),
         chat("json", "An object, please.", response_format={"type": "json_object"}, seed=14),
     ]
@@ -130,29 +131,32 @@ Expected = dict[str, dict[int, tuple[str, str]]]
 class Load:
     """Clients that ask one question after another until told to stop."""
 
-    def __init__(self, url: str, questions: list[Question], seed: int, hang_s: float) -> None:
+    def __init__(
+        self, url: str, questions: list[Question], seed: int, hang_s: float, expected: Expected | None = None
+    ) -> None:
         self.records: list[Record] = []
         self.stopping = False
         self._questions = questions
         self._random = random.Random(seed)
         self._hang_s = hang_s
         self._ids = itertools.count()
-        self._expected: Expected = {}
+        self.expected: Expected = expected or {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=8)
         self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(hang_s), limits=limits)
 
-    async def learn(self) -> None:
+    async def learn(self) -> Expected:
         """Asks every question twice of the undisturbed server: as a stream and whole, which must agree."""
         for question in self._questions:
             streamed, whole = Pieces(), Pieces()
-            async for data in self._stream(question, {}):
+            async for data in self.stream(question, {}):
                 streamed.take(data)
             whole.add((await self._whole(question, {}))["choices"])
             if streamed.error or streamed.answer != whole.answer:
                 raise RuntimeError(
                     f"{question.name} is not answered the same twice: {streamed.error or streamed.answer}"
                 )
-            self._expected[question.name] = whole.answer
+            self.expected[question.name] = whole.answer
+        return self.expected
 
     async def client(self, behaviours: tuple[Behaviour, ...]) -> None:
         """One client; never raises for what the server does."""
@@ -181,13 +185,13 @@ class Load:
         return Record(question.name, behaviour, outcome, began_s, time.monotonic(), detail, pieces.longest_pause_s)
 
     async def _behave(self, question: Question, behaviour: Behaviour, pieces: Pieces) -> tuple[Outcome, str]:
-        expected = self._expected[question.name]
+        expected = self.expected[question.name]
         if behaviour == "whole":
             pieces.add((await self._whole(question, {}))["choices"])
             return ("whole", "") if pieces.answer == expected else ("wrong", f"{pieces.answer} != {expected}")
         request_id = f"chaos-{next(self._ids)}"
         chunks, leave_after = 0, self._random.randrange(1, 40)
-        async for data in self._stream(question, {"request_id": request_id} if behaviour == "abort" else {}, pieces):
+        async for data in self.stream(question, {"request_id": request_id} if behaviour == "abort" else {}, pieces):
             pieces.take(data)
             chunks += 1
             if behaviour == "slow":
@@ -212,7 +216,7 @@ class Load:
         body: dict[str, Any] = response.json()
         return body
 
-    async def _stream(
+    async def stream(
         self, question: Question, fields: dict[str, Any], pieces: Pieces | None = None
     ) -> AsyncIterator[str]:
         """The data of each event; a leaving client's connection is closed."""

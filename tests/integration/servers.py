@@ -23,13 +23,13 @@ PATIENCE_S = 90.0
 class Server:
     """`launch.py` in a session of its own (so that whatever it leaves behind can be found), on a port of its choosing."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, script: Path = ROOT / "launch.py") -> None:
         self._output = folder / "output"
         self._errors = folder / "errors"
         # A path of its own for the run directory, and a short one: sockets in it have 107 bytes.
         self.runs = Path(tempfile.mkdtemp(prefix="c"))
         environment = os.environ | {"CANDOR_RUN_FOLDER": str(self.runs)}
-        command = [sys.executable, str(ROOT / "launch.py"), *(flags if "--port" in flags else ("--port", "0", *flags))]
+        command = [sys.executable, str(script), *(flags if "--port" in flags else ("--port", "0", *flags))]
         with self._output.open("w") as output, self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 command,
