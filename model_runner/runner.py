@@ -67,7 +67,8 @@ class ModelRunner:
         attention: AttentionBackend | None = None,
         group: RankGroup | None = None,
     ) -> None:
-        torch.set_num_threads(config.threads)
+        # Beside the CPU kernels' own team torch only samples: a second team, which spins, would take the first one's cores.
+        torch.set_num_threads(1 if config.attention_backend == "cpu" else config.threads)
         self._group = group or OneRank()
         self._leads = self._group.rank == LEADER
         self._model = model or build_model(config, self._group.rank, self._group.world, on_progress, self._group)

@@ -14,7 +14,7 @@ namespace candor {
 
 class AttentionPhase {
  public:
-  explicit AttentionPhase(Pool& pool) : pool_(pool), own_states_(pool.size()) {
+  explicit AttentionPhase(Pool& pool) : pool_(pool), own_states_(pool.threads()) {
     for (auto& states : own_states_) states.reset(new SplitState[2 * kQueryTile]);
   }
 
@@ -39,7 +39,7 @@ class AttentionPhase {
       }
     }
     // Few tiles over long contexts would leave threads idle: then the splits of a tile are worked on apart.
-    apart_ = static_cast<int>(tiles_.size()) < 4 * pool_.size() && pieces_.size() > tiles_.size();
+    apart_ = static_cast<int>(tiles_.size()) < 4 * pool_.active() && pieces_.size() > tiles_.size();
     if (apart_ && states_.size() < states) states_.resize(states);
   }
 
@@ -57,8 +57,8 @@ class AttentionPhase {
       return;
     }
     for (int unit; (unit = pool_.take()) < step.tokens * model.kv_heads;) place(work, unit / model.kv_heads, unit % model.kv_heads);
-    pool_.barrier();
-    if (apart_) attend_apart(work);
+    pool_.barrier(thread);
+    if (apart_) attend_apart(work, thread);
     else
       for (int tile; (tile = pool_.take()) < static_cast<int>(tiles_.size());) attend(work, tiles_[tile], thread);
   }
@@ -151,7 +151,7 @@ class AttentionPhase {
     for (int n = 0; n < tile.count; ++n) write(work, tile, n, whole + n);
   }
 
-  void attend_apart(const Work& work) {
+  void attend_apart(const Work& work, int thread) {
     for (int piece; (piece = pool_.take()) < static_cast<int>(pieces_.size());) {
       const auto [index, split] = pieces_[piece];
       const Tile& tile = tiles_[index];
@@ -161,7 +161,7 @@ class AttentionPhase {
       for (int n = 0; n < kQueryTile; ++n) state_of[n] = &states_[tile.state + split * kQueryTile + n];
       attend_split(work.kv, tile.head, work.table(tile), split, queries.vectors, queries.positions, tile.count, work.rule(), state_of);
     }
-    pool_.barrier();
+    pool_.barrier(thread);
     for (int index; (index = pool_.take()) < static_cast<int>(tiles_.size());) {
       const Tile& tile = tiles_[index];
       const int first = Queries(work, tile).first_split(work, tile);

@@ -43,7 +43,7 @@ class Engine {
 
   void walk(const Model& model, const Step& step, int thread, float* hidden) {
     embed(model, step);
-    pool_.barrier();
+    pool_.barrier(thread);
     for (int index = 0; index < model.layer_count; ++index) {
       const Layer& layer = model.layers[index];
       attention_block(model, layer, step, index, thread);
@@ -67,17 +67,17 @@ class Engine {
   void attention_block(const Model& model, const Layer& layer, const Step& step, int index, int thread) {
     const Activations normed = linear_.prepare(layer.qkv, residual_.data(), layer.input_norm, step.tokens, model.epsilon, thread);
     linear_.multiply(layer.qkv, normed, step.tokens, qkv_.data(), kStore);
-    pool_.barrier();
-    if (model.head_norm == kWholeProjection) norm_projections(model, layer, step);
+    pool_.barrier(thread);
+    if (model.head_norm == kWholeProjection) norm_projections(model, layer, step, thread);
     attention_.run(model, layer, step, index, qkv_.data(), attended_.data(), thread);
-    pool_.barrier();
+    pool_.barrier(thread);
     project(model, layer.attention_out, attended_.data(), layer.post_attention_norm, step.tokens, thread);
   }
 
   void mlp_block(const Model& model, const Layer& layer, const Step& step, int thread) {
     const Activations normed = linear_.prepare(layer.gate_up, residual_.data(), layer.mlp_norm, step.tokens, model.epsilon, thread);
     linear_.multiply(layer.gate_up, normed, step.tokens, gated_.data(), kGate, 1.0f, model.activation);
-    pool_.barrier();
+    pool_.barrier(thread);
     project(model, layer.down, gated_.data(), layer.post_mlp_norm, step.tokens, thread);
   }
 
@@ -86,28 +86,28 @@ class Engine {
     const Activations ready = linear_.prepare(weights, x, nullptr, tokens, model.epsilon, thread);
     if (post_norm == nullptr) {
       linear_.multiply(weights, ready, tokens, residual_.data(), kAdd, model.residual_multiplier);
-      pool_.barrier();
+      pool_.barrier(thread);
       return;
     }
     linear_.multiply(weights, ready, tokens, branch_.data(), kStore);
-    pool_.barrier();
+    pool_.barrier(thread);
     for (int t; (t = pool_.take()) < tokens;) {
       float* branch = &branch_[static_cast<size_t>(t) * model.hidden];
       float* residual = &residual_[static_cast<size_t>(t) * model.hidden];
       rms_norm(branch, post_norm, model.hidden, model.epsilon, branch);
       for (int i = 0; i < model.hidden; ++i) residual[i] += branch[i] * model.residual_multiplier;
     }
-    pool_.barrier();
+    pool_.barrier(thread);
   }
 
-  void norm_projections(const Model& model, const Layer& layer, const Step& step) {
+  void norm_projections(const Model& model, const Layer& layer, const Step& step, int thread) {
     const int query = model.heads * model.dim, key = model.kv_heads * model.dim;
     for (int t; (t = pool_.take()) < step.tokens;) {
       float* qkv = &qkv_[static_cast<size_t>(t) * layer.qkv.outputs];
       rms_norm(qkv, layer.query_norm, query, model.epsilon, qkv);
       rms_norm(qkv + query, layer.key_norm, key, model.epsilon, qkv + query);
     }
-    pool_.barrier();
+    pool_.barrier(thread);
   }
 
   static float weight_at(int form, const uint8_t* panel, int lane, int k) {

@@ -69,7 +69,7 @@ struct Prepared {
 
 class LinearPhase {
  public:
-  explicit LinearPhase(Pool& pool) : pool_(pool), private_(pool.size()) {}
+  explicit LinearPhase(Pool& pool) : pool_(pool), private_(pool.threads()) {}
 
   // Room for `rows` rows of up to `widest` inputs; called before the team starts.
   void fit(size_t rows, size_t widest) {
@@ -88,7 +88,7 @@ class LinearPhase {
     const int block = 4;
     for (int piece; (piece = pool_.take() * block) < rows;)
       for (int r = piece; r < std::min(rows, piece + block); ++r) shared_.row(weights, r, x + r * k, norm, epsilon);
-    pool_.barrier();
+    pool_.barrier(thread);
     return shared_.view();
   }
 
@@ -97,7 +97,7 @@ class LinearPhase {
                 int activation = kSilu) {
     const int panels = weights.outputs / kPanel, step = weights.gated ? 2 : 1, tile = rows_per_tile(weights);
     const int blocks = (rows + kRowBlock - 1) / kRowBlock;
-    const int wanted = std::max(1, 6 * pool_.size() / blocks);
+    const int wanted = std::max(1, 6 * pool_.active() / blocks);
     const int chunk = std::max(1, (panels / step + wanted - 1) / wanted) * step;
     const int chunks = (panels + chunk - 1) / chunk;
     for (int unit; (unit = pool_.take()) < blocks * chunks;) {
