@@ -171,7 +171,8 @@ def _custom(tool: Any, place: str, adjustments: list[Adjustment]) -> tuple[str, 
         if syntax not in ("lark", "regex") or not isinstance(definition, str):
             raise _refused(f"{place}.format.grammar", "must have a syntax (lark or regex) and a definition")
         if syntax == "regex":
-            text["pattern"] = definition
+            # The whole input must match; a schema's pattern is content to be found somewhere.
+            text["pattern"] = f"^(?:{definition})$"
         else:
             text["description"] = f"Must follow this Lark grammar:\n{definition}"
             reason = "a Lark grammar is shown to the model but not enforced: custom calls travel as JSON"

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from function_call.custom_tools import CustomInput
 from function_call.events import (
     CollectedCall,
     ContentDelta,
@@ -18,14 +19,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DeltaWriter:
-    """Texts that follow each other become one delta; each event of a call is one of its own. A custom tool's input
-    travels as JSON inside, so it is written once it is whole."""
+    """Texts that follow each other become one delta; each event of a call is one of its own."""
 
     def __init__(self, reasoning_names: tuple[str, ...], custom: frozenset[str], legacy: bool) -> None:
         self._reasoning_keys = [_encode(name) + b":" for name in reasoning_names]
         self._custom = custom
         self._legacy = legacy
-        self._inputs: dict[int, list[str]] = {}
+        self._inputs: dict[int, StreamedInput] = {}
 
     def write(self, events: list[Event]) -> list[bytes]:
         if len(events) == 1 and type(events[0]) is ContentDelta:
@@ -58,7 +58,7 @@ class DeltaWriter:
                 if self._legacy:
                     return {"function_call": {"name": name, "arguments": ""}}
                 if name in self._custom:
-                    self._inputs[index] = []
+                    self._inputs[index] = StreamedInput()
                     entry: dict[str, Any] = {"type": "custom", "custom": {"name": name, "input": ""}}
                 else:
                     entry = {"type": "function", "function": {"name": name, "arguments": ""}}
@@ -67,13 +67,36 @@ class DeltaWriter:
                 if self._legacy:
                     return {"function_call": {"arguments": fragment}}
                 if index in self._inputs:
-                    self._inputs[index].append(fragment)
-                    return None
+                    return _input_delta(index, self._inputs[index].feed(fragment))
                 return {"tool_calls": [{"index": index, "function": {"arguments": fragment}}]}
-            case ToolCallEnd(index, _) if index in self._inputs:
-                text = custom_input("".join(self._inputs.pop(index)))
-                return {"tool_calls": [{"index": index, "custom": {"input": text}}]}
+            case ToolCallEnd(index, complete) if index in self._inputs:
+                given = self._inputs.pop(index)
+                return _input_delta(index, given.rest() if complete else "")
         return None
+
+
+class StreamedInput:
+    """A custom tool's input, which travels as JSON inside."""
+
+    def __init__(self) -> None:
+        self._reader = CustomInput()
+        self._arguments: list[str] = []
+        self._begun = False
+
+    def feed(self, fragment: str) -> str:
+        """The piece of the input that this makes known."""
+        text = self._reader.feed(fragment)
+        self._begun = self._begun or bool(text)
+        self._arguments.append(fragment)
+        return text
+
+    def rest(self) -> str:
+        """At the end: arguments that are no such object are the input themselves."""
+        return "" if self._begun else custom_input("".join(self._arguments))
+
+
+def _input_delta(index: int, text: str) -> dict[str, Any] | None:
+    return {"tool_calls": [{"index": index, "custom": {"input": text}}]} if text else None
 
 
 def whole_calls(calls: tuple[CollectedCall, ...], custom: frozenset[str], legacy: bool) -> dict[str, Any]:

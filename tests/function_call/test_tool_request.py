@@ -131,7 +131,7 @@ def test_custom_tools_travel_as_functions() -> None:
         {"type": "custom", "custom": {"name": "digits"}},
     )
     assert request.custom == {"text", "digits", "shape"} and request.named == "digits"
-    assert request.schema("digits")["properties"]["input"] == {"type": "string", "pattern": "[0-9]+"}
+    assert request.schema("digits")["properties"]["input"] == {"type": "string", "pattern": "^(?:[0-9]+)$"}
     assert [adjustment.field for adjustment in request.adjustments] == ["tools[2].custom.format.grammar"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from http_frontend.contract.document import contract_markdown, contract_rows, documented_config
 from http_frontend.contract.endpoints import TABLES
 from http_frontend.contract.field import Field, nested_fields
-from http_frontend.contract.readings import READINGS
+from http_frontend.contract.readings import READINGS, Reading
 from http_frontend.contract.review import MAX_HEADER_BYTES, Review
 from protocol.errors import RequestError
 from protocol.requests import GenerateRequest
@@ -182,8 +182,13 @@ def test_the_page_is_current() -> None:
     assert page == contract_markdown(documented_config()), (
         "run: python -m http_frontend.contract.document docs/contract.md"
     )
-    for reading in READINGS:
-        assert (root / "tests" / reading.test).exists(), f"{reading.case}: no test at tests/{reading.test}"
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda reading: reading.case)
+def test_every_reading_has_its_test(reading: Reading) -> None:
+    file, _, name = reading.test.partition("::")
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    assert f"def {name}(" in text, f"{reading.case}: no {name} in tests/{file}"
 
 
 def test_the_header_is_short_ascii_json(tmp_path: Path) -> None:
