@@ -103,7 +103,8 @@ class Choice:
         if output.adjustments:
             self._adjustments += output.adjustments
         self._cached_tokens = output.cached_tokens or self._cached_tokens
-        self._reasoning_tokens = output.reasoning_tokens or self._reasoning_tokens
+        # It may shrink: the first tokens of a marker are reasoning until the marker is whole.
+        self._reasoning_tokens = output.reasoning_tokens
         self._retractions = output.retractions or self._retractions
 
     def _replay(self, ids: list[int]) -> None:
