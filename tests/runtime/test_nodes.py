@@ -10,7 +10,7 @@ from runtime.nodes import host_and_port, own_address, place_node
 from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
 from runtime.topology import seats_of
-from tests.runtime.samples import make_config
+from tests.samples import make_config
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",

@@ -9,7 +9,7 @@ from runtime.hardware import Hardware, read_hardware
 from runtime.resolve import Given, kv_bytes_per_token, resolve
 from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
-from tests.runtime.samples import make_model
+from tests.samples import make_model
 
 GIBIBYTE = 1 << 30
 LLAMA = {

@@ -19,7 +19,7 @@ from runtime.restarts import RestartBudget
 from runtime.run_directory import RunDirectory
 from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
-from tests.runtime.samples import make_config
+from tests.samples import make_config
 
 
 @pytest.mark.parametrize(

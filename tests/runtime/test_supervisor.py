@@ -18,7 +18,7 @@ import pytest
 
 from runtime.run_directory import RunDirectory
 from runtime.server_args import ServerArgs
-from tests.runtime.samples import make_config
+from tests.samples import make_config
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0

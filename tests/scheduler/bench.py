@@ -15,6 +15,7 @@ from runtime.server_args import ServerArgs
 from scheduler.grammar.interface import GrammarBackend
 from scheduler.plan_builder import StepRecord
 from scheduler.scheduler import Scheduler, Surroundings
+from tests.samples import config_of
 from tests.scheduler.fake_executor import FakeExecutor
 from tests.scheduler.fake_grammar import FakeGrammarBackend
 from tests.scheduler.fake_model import EOS, PAGE, VOCABULARY
@@ -23,25 +24,15 @@ from tests.scheduler.fake_model import EOS, PAGE, VOCABULARY
 def make_config(lookahead: int = 0, **args: object) -> EngineConfig:
     """Small numbers, so that limits are met: 16 tokens in a step, 8 of them prompt."""
     model = ModelDescription("fake", "", "dummy", ("fake",), "Fake", {}, 200, VOCABULARY, (EOS,), None, "")
-    return EngineConfig(
-        args=msgspec.convert(args, ServerArgs),
-        model=model,
-        run_dir="",
-        device="cpu",
-        dtype="float32",
-        quantization="none",
-        attention_backend="torch",
-        model_impl="native",
+    return config_of(
+        msgspec.convert(args, ServerArgs),
+        model,
         page_size=PAGE,
         kv_tokens=None,
         max_running_requests=8,
-        max_batch_tokens=16,
         chunked_prefill_size=8,
         lookahead=lookahead,
         threads=1,
-        tool_call_parser=None,
-        reasoning_parser=None,
-        version="0",
     )
 
 

@@ -16,6 +16,7 @@ from runtime.model_description import describe_model
 from runtime.model_source import resolve_model_path
 from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
+from tests.samples import config_of
 from tokenizer_manager.chat_rendering import ChatRenderer
 from tokenizer_manager.preparation import RequestPreparer
 from tokenizer_manager.process import make_renderer
@@ -99,25 +100,8 @@ def any_tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def engine_config(model: ModelDescription, **flags: Any) -> EngineConfig:
-    return EngineConfig(
-        args=ServerArgs(**flags),
-        model=model,
-        run_dir="",
-        device="cpu",
-        dtype="float32",
-        quantization="none",
-        attention_backend="torch",
-        model_impl="native",
-        page_size=16,
-        kv_tokens=4096,
-        max_running_requests=4,
-        max_batch_tokens=256,
-        chunked_prefill_size=256,
-        lookahead=0,
-        threads=1,
-        tool_call_parser=None,
-        reasoning_parser=None,
-        version="0",
+    return config_of(
+        ServerArgs(**flags), model, kv_tokens=4096, max_batch_tokens=256, chunked_prefill_size=256, threads=1
     )
 
 

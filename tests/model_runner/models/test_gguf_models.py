@@ -13,20 +13,9 @@ import transformers
 
 from model_runner.loading.errors import LoadError
 from model_runner.models.config_reader import ConfigError
+from tests.model_runner.models.tiny import SIZES, random_prompt
 
-VOCABULARY = 199
-PROMPT = torch.randint(0, VOCABULARY, (17,), generator=torch.Generator().manual_seed(5)).tolist()
-BASE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "initializer_range": 0.2,
-}
+PROMPT = random_prompt(17)
 GEMMA = {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24}
 SPARSE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
 
@@ -125,7 +114,7 @@ def write(path: Path, family: str, tensors: dict[str, torch.Tensor]) -> None:
 def make(family: str, **changes: Any) -> tuple[Any, dict[str, Any], dict[str, torch.Tensor]]:
     name, given, names = CASES[family]
     torch.manual_seed(4)
-    config = getattr(transformers, name)(**(BASE | given | changes))
+    config = getattr(transformers, name)(**(SIZES | given | changes))
     reference = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in reference.parameters():

@@ -9,23 +9,12 @@ import pytest
 import torch
 import transformers
 
-VOCABULARY = 199
-PROMPT = torch.randint(0, VOCABULARY, (23,), generator=torch.Generator().manual_seed(5)).tolist()
-OTHER = torch.randint(0, VOCABULARY, (11,), generator=torch.Generator().manual_seed(6)).tolist()
+from tests.model_runner.models.tiny import SIZES, random_prompt
 
-BASE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.2,
-}
+PROMPT = random_prompt(23)
+OTHER = random_prompt(11, seed=6)
+
+BASE = SIZES | {"bos_token_id": 1, "eos_token_id": 2}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 LATENT = {

@@ -12,20 +12,9 @@ import torch
 import transformers
 
 from model_runner.models.registry import build_model
+from tests.model_runner.models.tiny import SIZES, random_prompt
 
-VOCABULARY = 199
-PROMPT = torch.randint(0, VOCABULARY, (13,), generator=torch.Generator().manual_seed(5)).tolist()
-BASE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "initializer_range": 0.2,
-}
+PROMPT = random_prompt(13)
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 LATENT = {
     "kv_lora_rank": 24,
@@ -93,7 +82,7 @@ def test_two_ranks_are_one(
 ) -> None:
     name, changes = CASES[case]
     torch.manual_seed(2)
-    reference = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**(BASE | changes)))
+    reference = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**(SIZES | changes)))
     with torch.no_grad():
         for tensor in reference.parameters():
             if tensor.dim() == 1:

@@ -19,6 +19,7 @@ from runtime.server_args import ServerArgs
 from runtime.vocabulary import Vocabulary
 from scheduler.grammar.backend import MAX_SPEC_CHARACTERS, XGrammarBackend
 from scheduler.grammar.state import XGrammarState, XGrammarTemplate
+from tests.samples import config_of
 
 PERSON = {
     "type": "object",
@@ -50,25 +51,14 @@ def configuration(tokenizer_file: Path, vocab_size: int) -> EngineConfig:
         bos_token_id=None,
         tokenizer_file=str(tokenizer_file),
     )
-    return EngineConfig(
-        args=ServerArgs(grammar_compile_timeout_s=3.0),
-        model=model,
-        run_dir="",
-        device="cpu",
-        dtype="float32",
-        quantization="none",
-        attention_backend="torch",
-        model_impl="native",
-        page_size=16,
+    return config_of(
+        ServerArgs(grammar_compile_timeout_s=3.0),
+        model,
         kv_tokens=1024,
         max_running_requests=8,
         max_batch_tokens=256,
         chunked_prefill_size=256,
-        lookahead=0,
         threads=2,
-        tool_call_parser=None,
-        reasoning_parser=None,
-        version="0",
     )
 
 
