@@ -26,7 +26,9 @@ BANNED_WORDS = {"util", "utils", "helper", "helpers", "misc"}
 # Optional GPU libraries, imported where they are used because most hosts lack them.
 OPTIONAL_LIBRARIES = {"flashinfer", "sgl_kernel"}
 
+NATIVE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 SOURCES = sorted([ROOT / "launch.py", *(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))])
+NATIVE_SOURCES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*") if file.suffix in NATIVE_SUFFIXES)
 NAMES = [str(file.relative_to(ROOT)) for file in SOURCES]
 
 FORBIDDEN_MODULES = {
@@ -52,6 +54,13 @@ def test_a_file_is_short_and_says_what_it_is(file: Path) -> None:
     assert ast.get_docstring(tree), "no docstring"
     long = [(function.name, lines(function)) for function in functions(tree) if lines(function) > MAX_FUNCTION_LINES]
     assert long == [], f"functions of more than {MAX_FUNCTION_LINES} lines"
+
+
+@pytest.mark.parametrize("file", NATIVE_SOURCES, ids=lambda file: file.name)
+def test_a_native_file_is_short_and_says_what_it_is(file: Path) -> None:
+    text = file.read_text()
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    assert text.startswith("// "), "no comment that says what it is"
 
 
 def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
