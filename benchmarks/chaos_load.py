@@ -141,7 +141,8 @@ class Load:
         self._hang_s = hang_s
         self._ids = itertools.count()
         self.expected: Expected = expected or {}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=8)
+        # A connection for each request: what becomes of one must not touch the next.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(hang_s), limits=limits)
 
     async def learn(self) -> Expected:
@@ -181,7 +182,7 @@ class Load:
         except httpx.HTTPStatusError as error:
             outcome, detail = "error", f"{error.response.status_code} {error.response.text[:200]}"
         except httpx.TransportError as error:
-            outcome, detail = "connection", f"{type(error).__name__}: {error}"
+            outcome, detail = "connection", f"{type(error).__name__}: {error} ({error.__cause__!r})"
         return Record(question.name, behaviour, outcome, began_s, time.monotonic(), detail, pieces.longest_pause_s)
 
     async def _behave(self, question: Question, behaviour: Behaviour, pieces: Pieces) -> tuple[Outcome, str]:

@@ -1,5 +1,7 @@
 """From checked fields to the parameters of a draw and of the text, the same for chat, completions and /generate."""
 
+import math
+import re
 import secrets
 import time
 from typing import Any
@@ -101,14 +103,27 @@ def logit_bias_of(fields: Fields) -> dict[int, float] | None:
     return {int(key): value for key, value in bias.items()}
 
 
+# Counted repetitions are unrolled when an expression is compiled: a{1000000000} would take all memory there is. Verbose
+# expressions could hide them in white space and comments.
+_COUNTS = re.compile(r"\{(\d+)")
+_VERBOSE = re.compile(r"\(\?[^():=!<>]*x")
+MAX_REPETITIONS = 1_000
+
+
 def check_regexes(value: str | list[str] | None, path: str) -> tuple[str, ...]:
-    """The expressions, if each compiles in the detokenizer's engine."""
+    """The expressions, if each compiles in the detokenizer's engine, and into something of bounded size."""
     expressions = _texts(value)
     for position, expression in enumerate(expressions):
+        place = path if isinstance(value, str) else f"{path}[{position}]"
+        if _VERBOSE.search(expression):
+            refuse(place, "must not use the flag x")
+        counts = [int(count[:10]) for count in _COUNTS.findall("".join(expression.split())) if count]
+        if math.prod(max(1, count) for count in counts) > MAX_REPETITIONS:
+            refuse(place, f"its repetitions multiply to more than {MAX_REPETITIONS}")
         try:
             regex.compile(expression)
         except (regex.error, RecursionError, OverflowError) as error:
-            refuse(path if isinstance(value, str) else f"{path}[{position}]", f"is not a regular expression: {error}")
+            refuse(place, f"is not a regular expression: {error}")
     return expressions
 
 

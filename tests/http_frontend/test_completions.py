@@ -112,6 +112,9 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"suffix": "x"}, "suffix"),
     ({"echo": True, "truncate_prompt_tokens": 3}, "echo"),
     ({"stop_regex": "("}, "stop_regex"),
+    ({"stop_regex": "a{1000000000}"}, "stop_regex"),
+    ({"stop_regex": ["a", "(b{ 40 }c){30}"]}, "stop_regex[1]"),
+    ({"stop_regex": "(?ix)a{1000 0000}"}, "stop_regex"),
     ({"prompt_logprobs": 10**6}, "prompt_logprobs"),
 ]
 
