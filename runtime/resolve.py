@@ -103,9 +103,9 @@ def _device(args: ServerArgs, hardware: Hardware, decisions: Decisions) -> Devic
     if args.device == "cuda" or (args.device == "auto" and hardware.gpus > 0):
         if hardware.gpus < needed:
             raise StartError(
-                f"--tp-size {args.tp_size} x --dp-size {args.dp_size} needs {needed} GPUs "
-                + (f"on each of {args.nnodes} nodes, " if args.nnodes > 1 else "")
-                + f"{hardware.gpus} are here"
+                f"--tp-size {args.tp_size} x --dp-size {args.dp_size} needs {needed} GPUs"
+                + (f" on each of {args.nnodes} nodes" if args.nnodes > 1 else "")
+                + f", {hardware.gpus} are here"
             )
         decisions.note(
             "device", "cuda", "asked for" if args.device == "cuda" else f"{hardware.gpus} NVIDIA GPU(s) found"
