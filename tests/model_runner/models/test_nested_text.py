@@ -9,21 +9,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from tests.model_runner.models.tiny import SIZES
+
 PROMPT = torch.randint(4, 199, (17,), generator=torch.Generator().manual_seed(5)).tolist()
-TEXT = {
-    "vocab_size": 199,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "head_dim": 16,
-    "sliding_window": 6,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-}
+TEXT = SIZES | {"head_dim": 16, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
 VISION = {
     "hidden_size": 32,
     "intermediate_size": 32,
