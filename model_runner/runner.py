@@ -75,7 +75,7 @@ class ModelRunner:
         device, layers = self._model.device, self._model.layer_specs
         attention = attention or build_attention(config.attention_backend, device, self._model.dtype)
         bytes_per_page = attention.bytes_per_page(layers, config.page_size)
-        step_bytes = measure_step_bytes(config, self._model) if config.kv_tokens is None else 0
+        step_bytes = measure_step_bytes(config, self._model)
         pages = self._group.smallest(count_pages(config, bytes_per_page, device, step_bytes))
         attention.make_pool(layers, pages, config.page_size)
         max_rows = config.max_running_requests + PROBE_ROWS

@@ -29,6 +29,8 @@ class Announcer:
             self._show(message)
 
     def _show(self, message: Progress) -> None:
+        if message.peer.role == "rank" and not self._config.args.node_rank:
+            return  # it loads as much as its scheduler, at the same time
         key = (message.peer.role, message.peer.index, message.what)
         bar = self._bars.get(key)
         if bar is None:
