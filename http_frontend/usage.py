@@ -21,7 +21,7 @@ class Tally:
     def count(self, position: int, output: TextOutput) -> None:
         key = (position, output.index)
         self._completion[key] = output.completion_tokens
-        if output.reasoning_tokens:
+        if output.reasoning_tokens or key in self._reasoning:  # a marker that is not whole yet counts as reasoning
             self._reasoning[key] = output.reasoning_tokens
         if output.cached_tokens:
             # The first word counts: after a recovery the prompt is found in the cache because of ourselves.

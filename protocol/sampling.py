@@ -82,6 +82,10 @@ class ReasoningFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     close: str
     always: bool = False
     """True: output begins inside reasoning even if the prompt shows no opening marker (models that always think)."""
+    other_opens: tuple[str, ...] = ()
+    other_closes: tuple[str, ...] = ()
+    tool_opens: tuple[str, ...] = ()
+    """Markers of tool calls (or of the answer's own frame) that end reasoning which is not closed."""
 
 
 class ReasoningSpan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,6 +94,8 @@ class ReasoningSpan(msgspec.Struct, frozen=True, omit_defaults=True):
     open_ids: tuple[int, ...]
     close_ids: tuple[int, ...]
     prompt_opened: bool
-    open_text: str = ""
-    close_text: str = ""
-    """What the markers are as text, blanks around it left out: what decides where the tokens' texts are known."""
+    open_texts: tuple[str, ...] = ()
+    close_texts: tuple[str, ...] = ()
+    tool_texts: tuple[str, ...] = ()
+    """All markers as text, blanks around it left out: what decides where the tokens' texts are known. `tool_texts` end
+    reasoning, too, and are not to be drawn inside it where a grammar waits for the end."""

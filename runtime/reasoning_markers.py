@@ -20,13 +20,18 @@ class ReasoningFollower:
     what begins the output.
     """
 
-    __slots__ = ("_close", "_lengths", "_open", "_reopens", "_tail", "_token_bytes", "inside")
+    __slots__ = ("_closes", "_lengths", "_opens", "_reopens", "_tail", "_token_bytes", "_tools", "inside")
 
     def __init__(self, span: ReasoningSpan, token_bytes: TokenBytes | None = None, reopens: bool = True) -> None:
-        reads_text = token_bytes is not None and span.open_text and span.close_text
-        self._token_bytes: TokenBytes = token_bytes if token_bytes is not None and reads_text else _id_bytes
-        self._open = span.open_text.encode() if reads_text else b"".join(map(_id_bytes, span.open_ids))
-        self._close = span.close_text.encode() if reads_text else b"".join(map(_id_bytes, span.close_ids))
+        if token_bytes is not None and span.open_texts and span.close_texts:
+            self._token_bytes = token_bytes
+            self._opens, self._closes = _encoded(span.open_texts), _encoded(span.close_texts)
+            self._tools = _encoded(span.tool_texts)
+        else:
+            self._token_bytes = _id_bytes
+            self._opens = tuple(filter(None, (b"".join(map(_id_bytes, span.open_ids)),)))
+            self._closes = tuple(filter(None, (b"".join(map(_id_bytes, span.close_ids)),)))
+            self._tools = ()
         self._reopens = reopens
         self._tail = b""  # of the text so far, too short for a whole marker
         self._lengths: deque[int] = deque()  # of the tokens that have a part in it
@@ -34,21 +39,21 @@ class ReasoningFollower:
 
     def feed(self, token: int) -> int:
         """How many tokens, this one the last, hold the marker that it completes; 0 if it completes none."""
-        marker = self._close if self.inside else self._open
-        if not marker or not (self.inside or self._reopens):
+        markers = (*self._closes, *self._tools) if self.inside else self._opens if self._reopens else ()
+        if not markers:
             return 0
         piece = self._token_bytes(token)
         text = self._tail + piece
         self._lengths.append(len(piece))
-        at = text.find(marker)
-        if at < 0:
-            self._tail = text[1 - len(marker) :] if len(marker) > 1 else b""
+        found = [at for marker in markers if (at := text.find(marker)) >= 0]
+        if not found:
+            self._tail = text[max(0, len(text) + 1 - max(map(len, markers))) :]
             missing = sum(self._lengths) - len(self._tail)
             while self._lengths and missing >= self._lengths[0]:
                 missing -= self._lengths.popleft()
             return 0
         reached, tokens = len(text), 0
-        while reached > at:
+        while reached > min(found):
             reached -= self._lengths[-1 - tokens]
             tokens += 1
         self.inside = not self.inside
@@ -57,9 +62,21 @@ class ReasoningFollower:
         return tokens
 
     def missing_ends(self) -> list[bytes]:
-        """What may come next to complete the marker: the whole of it, and the rest of it where it seems to have begun."""
-        marker = self._close if self.inside else self._open
-        return [marker[begun:] for begun in range(len(marker)) if self._tail.endswith(marker[:begun])]
+        """What may come next to close the reasoning: each marker whole, and the rest of it where it seems to have begun."""
+        return self._missing(self._closes)
+
+    def missing_tools(self) -> list[bytes]:
+        """Likewise for the markers of tool calls that would end it."""
+        return self._missing(self._tools)
+
+    def _missing(self, markers: tuple[bytes, ...]) -> list[bytes]:
+        return [
+            marker[begun:] for marker in markers for begun in range(len(marker)) if self._tail.endswith(marker[:begun])
+        ]
+
+
+def _encoded(texts: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(text.encode() for text in texts)
 
 
 def _id_bytes(token: int) -> bytes:

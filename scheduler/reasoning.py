@@ -18,13 +18,18 @@ class MarkerEnds:
 
     def beyond(self, end: bytes) -> tuple[int, ...]:
         """Tokens that begin with these bytes and hold more."""
-        found = self._beyond.get(end)
+        return self.beginning(end, end + b"\0")
+
+    def beginning(self, end: bytes, least: bytes = b"") -> tuple[int, ...]:
+        """Tokens that begin with these bytes, from `least` on."""
+        least = max(end, least)
+        found = self._beyond.get(least)
         if found is None:
-            first = bisect_left(self._sorted, (end + b"\0",))
+            first = bisect_left(self._sorted, (least,))
             following = itertools.takewhile(
                 lambda entry: entry[0].startswith(end), itertools.islice(self._sorted, first, None)
             )
-            found = self._beyond[end] = tuple(id for _, id in following)
+            found = self._beyond[least] = tuple(id for _, id in following)
         return found
 
 
@@ -39,7 +44,7 @@ class ReasoningTracker:
 
     def __init__(self, span: ReasoningSpan, ends: MarkerEnds | None = None, reopens: bool = True) -> None:
         self._follower = ReasoningFollower(span, ends.token_bytes if ends is not None else None, reopens)
-        self._ends = ends if span.close_text else None
+        self._ends = ends if span.close_texts else None
         self._close = list(span.close_ids)
         self._recent: list[int] = []
         self.tokens = 0
@@ -69,10 +74,13 @@ class ReasoningTracker:
         return list(self._close)
 
     def overshooting(self) -> tuple[int, ...]:
-        """Tokens that would close the reasoning and begin what follows it at once: a grammar would not have seen that."""
+        """Tokens that would close the reasoning and begin what follows it at once, or begin a tool call without closing
+        it: a grammar would not have seen that."""
         if self._ends is None or not self.inside:
             return ()
         found: dict[int, None] = {}
         for end in self._follower.missing_ends():
             found.update(dict.fromkeys(self._ends.beyond(end)))
+        for end in self._follower.missing_tools():
+            found.update(dict.fromkeys(self._ends.beginning(end)))
         return tuple(found)

@@ -15,9 +15,14 @@ def reasoning_span(
         open_ids=_marker_ids(reasoning.open, tokenizer),
         close_ids=_marker_ids(reasoning.close, tokenizer),
         prompt_opened=prompt_opens(reasoning, prompt, rendered),
-        open_text=reasoning.open.strip(),
-        close_text=reasoning.close.strip(),
+        open_texts=_texts(reasoning.open, *reasoning.other_opens),
+        close_texts=_texts(reasoning.close, *reasoning.other_closes),
+        tool_texts=_texts(*reasoning.tool_opens),
     )
+
+
+def _texts(*markers: str) -> tuple[str, ...]:
+    return tuple(filter(None, dict.fromkeys(marker.strip() for marker in markers)))
 
 
 def _marker_ids(marker: str, tokenizer: TextTokenizer) -> tuple[int, ...]:
@@ -30,16 +35,17 @@ def _marker_ids(marker: str, tokenizer: TextTokenizer) -> tuple[int, ...]:
 
 def prompt_opens(reasoning: ReasoningFormat, prompt: Prompt, rendered: str) -> bool:
     """Whether output begins inside reasoning: the prompt's end tells, and the format's habit where it doesn't."""
-    open_marker, close_marker = reasoning.open.strip(), reasoning.close.strip()
+    opens = _texts(reasoning.open, *reasoning.other_opens)
+    closes = _texts(reasoning.close, *reasoning.other_closes)
     text = rendered.rstrip()
-    if text.endswith(close_marker):
+    if text.endswith(closes):
         return False
-    if text.endswith(open_marker):
+    if text.endswith(opens):
         return True
     if isinstance(prompt, ChatPrompt) and prompt.continue_final_message:
         # The continued message may stand in the middle of its reasoning, or behind it.
         final = _final_text(prompt)
-        opened, closed = final.rfind(open_marker), final.rfind(close_marker)
+        opened, closed = (max(map(final.rfind, markers)) for markers in (opens, closes))
         if opened >= 0 or closed >= 0:
             return opened > closed
     return reasoning.always

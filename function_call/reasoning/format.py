@@ -2,33 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
-from function_call.machinery.reader import Reader, Step
+from function_call.machinery.reader import Step
+from function_call.reasoning.splitter import Split
+from function_call.reasoning.tags import Tags
 from protocol.sampling import ReasoningFormat
-
-
-class Split(Protocol):
-    """Where a splitter puts what it has read."""
-
-    reader: Reader
-    prompt_opened: bool
-
-    def reasoning(self, text: str) -> None:
-        """The inside of a block."""
-
-    def close_reasoning(self) -> None:
-        """A block of reasoning is over."""
-
-    def marker(self, text: str) -> None:
-        """A marker was consumed: it is shown only if the text is left undivided."""
-
-    def lift(self, text: str) -> None:
-        """A tool call inside a block that goes on after it."""
-
-    def rest(self, text: str) -> None:
-        """Content, and tool calls in their markup."""
-
 
 SplitText = Callable[[Split], Step[None]]
 
@@ -52,8 +31,17 @@ class ReasoningEntry:
     on_by_default: bool = True
     markers: tuple[str, ...] = field(default=())
     quirks: str = ""
+    blocks: Tags | None = None
+    """All its markers, for a format that goes by pairs of them."""
 
     @property
     def protocol_format(self) -> ReasoningFormat | None:
         """For `GenerateRequest.reasoning`; None if this format has no markers that ids could be compared with."""
-        return ReasoningFormat(self.open, self.close, self.always) if self.open and self.close else None
+        if not self.open or not self.close:
+            return None
+        blocks = self.blocks
+        if blocks is None:
+            return ReasoningFormat(self.open, self.close, self.always)
+        opens = tuple(marker for marker in blocks.opens.all if marker != self.open)
+        closes = tuple(marker for marker in blocks.closes if marker != self.close)
+        return ReasoningFormat(self.open, self.close, self.always, opens, closes, blocks.tool_opens)

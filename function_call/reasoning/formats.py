@@ -4,7 +4,8 @@ from typing import Any
 
 from function_call.machinery.reader import Step
 from function_call.reasoning import frames
-from function_call.reasoning.format import ReasoningEntry, Split
+from function_call.reasoning.format import ReasoningEntry
+from function_call.reasoning.splitter import Split
 from function_call.reasoning.tags import Tags
 
 COHERE_FRAMES = ("<|START_TEXT|>", "<|END_TEXT|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>")
@@ -28,7 +29,7 @@ def tagged(
     """An entry with one pair of markers. `tags`: further fields of `Tags`."""
     split = Tags(((opening, closing),), **(tags or {}))
     more.setdefault("markers", (opening.rstrip(), closing, *split.stripped))
-    return ReasoningEntry(name, split.split, opening, closing, models=models, **more)
+    return ReasoningEntry(name, split.split, opening, closing, models=models, blocks=split, **more)
 
 
 def think(name: str, models: str, tool: str = "", **more: Any) -> ReasoningEntry:
@@ -75,6 +76,7 @@ REASONING_FORMATS = (
         on_by_default=False,
         markers=(*HUNYUAN.opens.all, *HUNYUAN.closes),
         quirks="markers may carry the suffix `:opensource`",
+        blocks=HUNYUAN,
     ),
     ReasoningEntry(
         "gpt-oss",
@@ -174,6 +176,7 @@ REASONING_FORMATS = (
         toggle="reasoning",
         markers=("<|START_THINKING|>", "<|END_THINKING|>", *COHERE_FRAMES, "<|START_ACTION|>", "<|END_ACTION|>"),
         quirks="text and response frames are removed",
+        blocks=COHERE,
     ),
     tagged(
         "apertus2509",
@@ -196,6 +199,7 @@ REASONING_FORMATS = (
         toggle="thinking",
         on_by_default=False,
         quirks="the markers are phrases",
+        blocks=GRANITE,
     ),
     tagged(
         "hunyuan_a13b",
@@ -235,6 +239,7 @@ REASONING_FORMATS = (
         toggle="reasoning_effort",
         markers=(*K2.opens.all, *K2.closes, "<ifm|tool_calls>"),
         quirks="three pairs of markers, by effort",
+        blocks=K2,
     ),
     ReasoningEntry(
         "muse",

@@ -16,7 +16,7 @@ from function_call.formats.framed import (
 from function_call.machinery.json_text import JsonWriter
 from function_call.machinery.messages import HARMONY, MUSE, Header
 from function_call.machinery.reader import CutShort, Reader, Step, Unreadable
-from function_call.reasoning.format import Split
+from function_call.reasoning.splitter import Split
 
 
 class PassedJson:

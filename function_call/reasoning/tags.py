@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from function_call.machinery.reader import Markers, Step
-from function_call.reasoning.format import Split
+from function_call.reasoning.splitter import Split
 
 
 @dataclass(frozen=True)

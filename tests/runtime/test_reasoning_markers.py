@@ -8,7 +8,7 @@ from protocol.sampling import ReasoningSpan
 from runtime.reasoning_markers import ReasoningFollower
 
 TEXTS = ("a", "<", "</", "think", ">", ">\n\n", ".</", "</think>", "<think>", "b>", "")
-SPAN = ReasoningSpan((8,), (7,), prompt_opened=True, open_text="<think>", close_text="</think>")
+SPAN = ReasoningSpan((8,), (7,), prompt_opened=True, open_texts=("<think>",), close_texts=("</think>",))
 
 
 def token_bytes(token: int) -> bytes:
@@ -67,3 +67,14 @@ def test_what_is_missing_to_the_end() -> None:
     for token in ids("a", "</", "think"):
         follower.feed(token)
     assert follower.missing_ends() == [b"</think>", b">"]
+
+
+def test_other_closing_markers_and_tool_calls_end_it_too() -> None:
+    span = ReasoningSpan(
+        (8,), (7,), True, open_texts=("<think>",), close_texts=("</think>", "b>"), tool_texts=("<think>",)
+    )
+    for ending in ("b>", "<think>"):
+        follower = ReasoningFollower(span, token_bytes)
+        assert follower.feed(TEXTS.index(ending)) == 1
+        assert not follower.inside
+    assert ReasoningFollower(span, token_bytes).missing_tools() == [b"<think>"]

@@ -223,7 +223,7 @@ def test_no_token_closes_the_reasoning_and_goes_on() -> None:
     """A grammar would not have seen what stands behind the marker in the same token."""
     texts = {0: "a", 1: "</", 2: "think", 3: ">", 4: ">\n\n", 5: "</think>", 6: "</think>{", 7: ">x"}
     ends = MarkerEnds(Vocabulary(texts, {}, "plain", strips_leading_space=False))
-    span = ReasoningSpan((9,), (5,), prompt_opened=True, open_text="<think>", close_text="</think>")
+    span = ReasoningSpan((9,), (5,), prompt_opened=True, open_texts=("<think>",), close_texts=("</think>",))
     tracker = ReasoningTracker(span, ends)
     tracker.feed(0)
     assert tracker.overshooting() == (6,)
@@ -232,3 +232,14 @@ def test_no_token_closes_the_reasoning_and_goes_on() -> None:
     assert sorted(tracker.overshooting()) == [4, 6, 7]
     tracker.feed(4)
     assert (tracker.inside, tracker.tokens, tracker.overshooting()) == (False, 1, ())
+
+
+def test_a_tool_call_can_not_begin_in_reasoning_that_a_grammar_waits_for() -> None:
+    ends = MarkerEnds(
+        Vocabulary({0: "<tool", 1: "_call>", 2: "<tool_call>", 3: "a"}, {}, "plain", strips_leading_space=False)
+    )
+    texts = {"open_texts": ("<think>",), "close_texts": ("</think>",), "tool_texts": ("<tool_call>",)}
+    tracker = ReasoningTracker(ReasoningSpan((9,), (5,), True, **texts), ends)
+    assert tracker.overshooting() == (2,)
+    tracker.feed(0)
+    assert sorted(tracker.overshooting()) == [1, 2]
