@@ -200,6 +200,13 @@ READINGS = (
         "http_frontend/test_chat.py::test_an_error_after_the_first_frame",
     ),
     Reading(
+        "one API key with many requests",
+        "no limit per key",
+        "no limit per key",
+        "no limit; with `--max-running-per-key` 429 and Retry-After beyond it",
+        "http_frontend/test_recovery.py::test_a_key_that_has_enough_running_gets_429",
+    ),
+    Reading(
         "/health",
         "a flag: a stuck engine is healthy",
         "a deep probe: a busy engine is sick",

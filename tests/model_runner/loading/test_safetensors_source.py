@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from model_runner.loading.errors import LoadError
@@ -81,3 +83,20 @@ def test_index_can_not_lead_out_of_the_folder(tmp_path: Path) -> None:
 def test_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"no \.safetensors files"):
         SafetensorsSource(tmp_path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(position=st.integers(0, 400), garbage=st.binary(min_size=1, max_size=24), cut=st.integers(0, 400))
+def test_an_overwritten_header_is_read_or_refused(position: int, garbage: bytes, cut: int, tmp_path: Path) -> None:
+    """Lengths, offsets, shapes, types and JSON: whatever they claim, nothing is allocated for it."""
+    file = tmp_path / "model.safetensors"
+    save_file(FIRST, file)
+    data = file.read_bytes()
+    file.write_bytes((data[:position] + garbage + data[position + len(garbage) :])[: len(data) - cut % 7])
+    try:
+        source = SafetensorsSource(tmp_path)
+    except LoadError as error:
+        assert "model.safetensors" in str(error)
+        return
+    assert source.total_bytes < 1 << 20
+    source.close()
