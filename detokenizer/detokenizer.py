@@ -97,6 +97,12 @@ class Detokenizer:
         """The scheduler is gone; the front end submits its requests again as new attempts."""
         self._drop([id for id, request in self._requests.items() if request.replica == replica])
 
+    def refused(self, request_id: str, attempt: int) -> None:
+        """The attempt will not run; an older one, which it superseded, ended without a word."""
+        request = self._requests.get(request_id)
+        if request is not None and request.attempt <= attempt:
+            self._drop([request_id])
+
     def _drop(self, request_ids: list[str]) -> None:
         for request_id in request_ids:
             del self._requests[request_id]

@@ -83,6 +83,7 @@ class DetokenizerLoop:
                     detokenizer.open(message)
                     outbox.send_or_keep("http", request_owner(message.request_id), _for_front_end(message))
                 case Refused():
+                    detokenizer.refused(message.request_id, message.attempt)
                     outbox.send_or_keep("http", request_owner(message.request_id), message)
                 case ControlReply():
                     outbox.send_or_keep("http", message.worker, message)

@@ -300,3 +300,11 @@ def test_what_is_dropped_stays_dropped(all_pieces: dict[str, Pieces]) -> None:
         link.detokenizer.drop_worker(3) if drop == "worker" else link.detokenizer.drop_replica(1)
         assert len(link.detokenizer) == 0
         assert link.say("Hello") == []
+
+
+def test_a_refused_attempt_takes_what_it_superseded_with_it(all_pieces: dict[str, Pieces]) -> None:
+    link = Link(all_pieces["byte_level"], attempt=2)
+    link.detokenizer.refused(ID, 1)
+    assert len(link.detokenizer) == 1, "an older refusal"
+    link.detokenizer.refused(ID, 3)
+    assert len(link.detokenizer) == 0
