@@ -57,6 +57,7 @@ def build_native(front: Front, call: Call) -> tuple[list[GenerateRequest], Nativ
         returns_prompt_ids=fields.get("return_prompt_token_ids", False),
         returns_adjustments=fields.get("return_adjustments", False),
         began_s=time.time(),
+        asked_ids=len(fields.get("token_ids_logprob", ())),
     )
     return requests, NativeForm(shape, call.review)
 
@@ -81,9 +82,11 @@ def _request(front: Front, call: Call, prompt: Any, given: dict[str, Any], posit
         if other in given
     }
     sampled |= {name: fields[name] for name in ("max_thinking_tokens",) if name in fields}
-    if "token_ids_logprob" in fields:
-        sampled["logprob_token_ids"] = fields["token_ids_logprob"]
     wants = _at(fields.get("return_logprob", False), position)
+    if "token_ids_logprob" in fields:
+        if not wants:
+            refuse("token_ids_logprob", "needs return_logprob to be true")
+        sampled["logprob_token_ids"] = fields["token_ids_logprob"]
     top = _at(fields.get("top_logprobs_num", 0), position) if wants else None
     limit = given.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
     if limit == 0:

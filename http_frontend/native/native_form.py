@@ -11,7 +11,7 @@ from http_frontend.generation import Batch, error_frame
 from http_frontend.openai.logprobs import finite
 from protocol.errors import ErrorInfo
 from protocol.ids import unpack_ids
-from protocol.outputs import Admitted, Finish, TextOutput, TokenLogprob
+from protocol.outputs import Admitted, Finish, TextOutput, TokenLogprob, TopLogprob
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,6 +28,8 @@ class NativeShape:
     returns_prompt_ids: bool
     returns_adjustments: bool
     began_s: float
+    asked_ids: int = 0
+    """How many ids `token_ids_logprob` names: their logprobs stand behind the most likely ones."""
 
 
 @dataclass
@@ -139,8 +141,12 @@ class NativeForm:
         start = self._shape.logprob_starts[sequence.position]
         scores: dict[str, Any] = {
             "output_token_logprobs": [self._entry(entry) for entry in sequence.logprobs],
-            "output_top_logprobs": [self._tops(entry) for entry in sequence.logprobs],
+            "output_top_logprobs": [self._tops(entry, self._shape.asked_ids) for entry in sequence.logprobs],
         }
+        if self._shape.asked_ids:
+            scores["output_token_ids_logprobs"] = [
+                self._candidates(entry.top[-self._shape.asked_ids :]) for entry in sequence.logprobs
+            ]
         prompt = self._prompt_logprobs.get(sequence.position)
         if prompt is not None and start is not None:
             scores["input_token_logprobs"] = [entry and self._entry(entry) for entry in prompt[start:]]
@@ -150,9 +156,11 @@ class NativeForm:
     def _entry(self, entry: TokenLogprob) -> tuple[float, int, str | None]:
         return finite(entry.logprob), entry.id, entry.token if self._shape.with_text else None
 
-    def _tops(self, entry: TokenLogprob) -> list[tuple[float, int, str | None]] | None:
-        tops = [(finite(top.logprob), top.id, top.token if self._shape.with_text else None) for top in entry.top]
-        return tops or None
+    def _tops(self, entry: TokenLogprob, others: int = 0) -> list[tuple[float, int, str | None]] | None:
+        return self._candidates(entry.top[: len(entry.top) - others]) or None
+
+    def _candidates(self, found: list[TopLogprob]) -> list[tuple[float, int, str | None]]:
+        return [(finite(top.logprob), top.id, top.token if self._shape.with_text else None) for top in found]
 
 
 def _finish(finish: Finish | None, completion_tokens: int) -> dict[str, Any] | None:
