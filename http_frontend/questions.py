@@ -31,6 +31,11 @@ class Questions:
         self._replies: dict[str, list[ControlReply]] = {}
         self._news: dict[str, asyncio.Event] = {}
 
+    @property
+    def waiting(self) -> int:
+        """Questions without an answer so far."""
+        return len(self._asked)
+
     def new_id(self) -> str:
         return f"{self._worker}-q{uuid.uuid4().hex}"
 
