@@ -19,6 +19,7 @@ STATUS_TYPES: dict[int, ErrorType] = {
     404: "not_found_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
+    408: "timeout_error",
     504: "timeout_error",
 }
 

@@ -263,7 +263,7 @@ class InFlight:
             deadline_s = exchange.flights[0].request.deadline_s
             if deadline_s is not None and wall > deadline_s and exchange.failure is None:
                 exchange.fail(
-                    ErrorInfo("the request took longer than its time limit", 504, "timeout_error", code="timeout")
+                    ErrorInfo("the request took longer than its time limit", 408, "timeout_error", code="timeout")
                 )
                 self._abort_rest(exchange)
             writing = exchange.writing_since

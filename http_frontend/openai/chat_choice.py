@@ -88,4 +88,4 @@ def refuse_abort(finish: Finish) -> None:
     """An aborted answer is no answer: OpenAI's API has no word for it but an error."""
     if finish.reason == "abort":
         message = finish.error.message if finish.error is not None else "the request was aborted"
-        raise RequestError(message, status=409, code="aborted")
+        raise RequestError(message, status=499, code="aborted")

@@ -1,6 +1,5 @@
 """What is said when a checkpoint can't be loaded."""
 
-
 from runtime.start_error import StartError
 
 

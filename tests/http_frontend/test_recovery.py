@@ -137,7 +137,7 @@ def test_an_abort_is_said_again_when_a_tokenizer_manager_dies(served: Served) ->
         assert {abort.request_id for abort in served.ring.aborts} == {served.ring.requests[0].request_id}
         assert len(served.ring.aborts) > 1
 
-    assert run(served, script, request_timeout_s=0.01).status_code == 504
+    assert run(served, script, request_timeout_s=0.01).status_code == 408
 
 
 def test_a_clients_id_can_be_used_again_and_means_another_request(served: Served) -> None:
@@ -209,7 +209,7 @@ def test_a_deadline_ends_the_request_with_an_error(served: Served) -> None:
         served.front.in_flight.sweep()
 
     response = run(served, script, request_timeout_s=0.01)
-    assert response.status_code == 504 and response.json()["error"]["type"] == "timeout_error"
+    assert response.status_code == 408 and response.json()["error"]["type"] == "timeout_error"
     assert served.ring.aborts[0].request_id == served.ring.requests[0].request_id
 
 
@@ -268,4 +268,4 @@ def test_aborting_by_the_clients_own_id(served: Served) -> None:
         word(served, request, 0, Finish("abort"))
 
     response = run(served, script, rid="mine")
-    assert response.status_code == 409 and response.json()["error"]["code"] == "aborted"
+    assert response.status_code == 499 and response.json()["error"]["code"] == "aborted"

@@ -19,16 +19,6 @@ def server(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
-def crowd(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The tiny model behind two HTTP workers, two tokenizer managers and two detokenizers."""
-    flags = ["--model-path", str(tiny_llama_dir), "--served-model-name", "tiny"]
-    for role in ("http", "tokenizer", "detokenizer"):
-        flags += [f"--{role}-workers", "2"]
-    with serving(tmp_path_factory.mktemp("crowd"), *flags) as running:
-        yield running.wait_ready()
-
-
-@pytest.fixture(scope="session")
 def long_llama_dir(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model with room for answers that take seconds."""
     folder = tmp_path_factory.mktemp("long") / "llama"
@@ -36,3 +26,13 @@ def long_llama_dir(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactor
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 100_000}))
     return folder
+
+
+@pytest.fixture(scope="session")
+def crowd(long_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The tiny model behind two HTTP workers, two tokenizer managers and two detokenizers."""
+    flags = ["--model-path", str(long_llama_dir), "--served-model-name", "tiny", "--context-length", "16384"]
+    for role in ("http", "tokenizer", "detokenizer"):
+        flags += [f"--{role}-workers", "2"]
+    with serving(tmp_path_factory.mktemp("crowd"), *flags) as running:
+        yield running.wait_ready()

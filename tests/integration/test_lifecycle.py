@@ -74,7 +74,9 @@ def test_a_stream_that_outlasts_the_drain_is_told(long_llama_dir: Path, tmp_path
 
 def answer_while_draining(server: Server) -> int | str | None:
     try:
-        status = httpx.post(f"{server.url}/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code
+        status = httpx.post(
+            f"{server.url}/v1/completions", json={"prompt": "x", "max_tokens": 1}, timeout=PATIENCE_S
+        ).status_code
     except httpx.TransportError:
         return "connection refused"
     return None if status == 200 else status

@@ -127,7 +127,7 @@ def test_a_refusal_has_its_reason(crowd: Server) -> None:
             "type": "generate",
             "request_id": f"{FOREIGN_INDEX}-long",
             "model": "tiny",
-            "prompt": {"type": "text", "text": "word " * 500},
+            "prompt": {"type": "text", "text": "word " * 20_000},
             "sampling": {},
         }
         front_end.send("tokenizer-0-1.in", request)

@@ -1,12 +1,14 @@
 """What the processes are: their titles, what they have loaded, how they share the work."""
 
+import contextlib
+import json
 import os
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.integration.servers import Server
+from tests.integration.servers import PATIENCE_S, Server
 
 HEAVY = ("libtorch", "transformers", "xgrammar")
 
@@ -79,3 +81,26 @@ def test_metrics_cover_all_workers(crowd: Server) -> None:
         body = {"prompt": "x", "max_tokens": 2, "ignore_eos": True}
         assert httpx.post(f"{crowd.url}/v1/completions", json=body, timeout=60).status_code == 200
     assert total("candor_generation_tokens_total") - before == 16
+
+
+@pytest.mark.parametrize("name", ["each", "all"])
+def test_an_abort_reaches_the_worker_that_owns_the_request(crowd: Server, name: str) -> None:
+    """Six streams lie with both workers, and an abort comes to either."""
+    ids = [f"{name}-{number}" for number in range(6)]
+    with contextlib.ExitStack() as stack:
+        streams = {}
+        for request_id in ids:
+            body = {"prompt": "x", "stream": True, "max_tokens": 16000, "ignore_eos": True, "request_id": request_id}
+            call = httpx.stream("POST", f"{crowd.url}/v1/completions", json=body, timeout=PATIENCE_S)
+            streams[request_id] = (line for line in stack.enter_context(call).iter_lines() if line)
+            assert "choices" in json.loads(next(streams[request_id]).removeprefix("data: "))
+        for wanted in ids if name == "each" else ["everything"]:
+            body = {"rid": wanted} if name == "each" else {"abort_all": True}
+            assert httpx.post(f"{crowd.url}/abort_request", json=body, timeout=PATIENCE_S).status_code == 200
+        for lines in streams.values():
+            *_, last, done = list(lines)
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "aborted"
+            assert done == "data: [DONE]"
+    scheduler = crowd.wait_idle()
+    assert scheduler["check"] == "every page has one owner"
+    assert scheduler["free_pages"] == scheduler["total_pages"]

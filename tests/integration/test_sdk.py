@@ -25,7 +25,10 @@ WEATHER: Any = {
         "strict": True,
         "parameters": {
             "type": "object",
-            "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+            "properties": {
+                "city": {"enum": ["Paris", "Rome"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 7},
+            },
             "required": ["city", "days"],
             "additionalProperties": False,
         },
@@ -142,7 +145,10 @@ def test_an_abort_ends_the_answer_and_is_told(server: Server) -> None:
     with server.http.stream("POST", "/v1/completions", json=body) as response:
         lines = (line for line in response.iter_lines() if line)
         assert "choices" in json.loads(next(lines).removeprefix("data: "))
-        assert httpx.post(f"{server.url}/abort_request", json={"rid": "to-be-ended"}).status_code == 200
+        assert (
+            httpx.post(f"{server.url}/abort_request", json={"rid": "to-be-ended"}, timeout=PATIENCE_S).status_code
+            == 200
+        )
         *_, last, done = list(lines)
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "aborted"
     assert done == "data: [DONE]"

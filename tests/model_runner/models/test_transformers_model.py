@@ -88,9 +88,7 @@ def test_matches_transformers(
         torch.testing.assert_close(found, expected, rtol=0.0, atol=near)
 
 
-def test_says_that_it_runs_foreign_code(
-    tmp_path: Path, make_config: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_says_that_it_runs_foreign_code(tmp_path: Path, make_config: Any, caplog: pytest.LogCaptureFixture) -> None:
     _, config = save("starcoder2", tmp_path)
     with caplog.at_level("INFO"):
         model = build_model(make_config(tmp_path, config, "Starcoder2ForCausalLM", model_impl="transformers"))
