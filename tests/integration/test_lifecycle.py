@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.servers import Server, serving
+from tests.integration.servers import PATIENCE_S, Server, serving
 
 STOP_S = 5.0
 
