@@ -64,15 +64,15 @@ class PagedRows:
         lengths = inputs.sequence_lengths_host.astype(numpy.int64)
         counts = -(-lengths // inputs.page_size)
         starts = numpy.concatenate(([0], numpy.cumsum(counts)))
-        # Where each page stands in the page tables: known on the host, so picking them needs no answer from the device.
-        width = inputs.page_tables.shape[1]
-        rows = numpy.repeat(numpy.arange(len(counts)), counts)
-        picked = rows * width + numpy.arange(starts[-1]) - starts[rows]
+        total = int(starts[-1])
+        # How many there are is known on the host, so the device can find them without being asked anything.
+        rows = torch.arange(len(counts), device=device).repeat_interleave(to_device(counts, device), output_size=total)
+        columns = torch.arange(total, device=device) - to_device(starts[:-1].copy(), device)[rows]
         return cls(
             query_starts=_host(numpy.concatenate(([0], numpy.cumsum(inputs.new_tokens_host))), device),
             page_starts=_host(starts, device),
             last_page_tokens=_host((lengths - 1) % inputs.page_size + 1, device),
-            pages=inputs.page_tables.reshape(-1)[to_device(picked, device)],
+            pages=inputs.page_tables[rows, columns],
             page_size=inputs.page_size,
             decodes=inputs.max_query_tokens == 1,
         )
