@@ -12,6 +12,7 @@ from http_frontend.contract.sampling import (
     SHAPE,
     STOPPING,
     TEMPLATE,
+    WHITESPACE,
     budget_ruling,
     ignored,
     max_tokens_ruling,
@@ -32,6 +33,7 @@ SAMPLING = Record(
         Field("regex", Text(1, 32768), GRAMMAR, probe=("a+b", "c+d")),
         Field("ebnf", Text(1, 262144), GRAMMAR, probe=('root ::= "a"', 'root ::= "b"')),
         Field("structural_tag", Either((Text(1), MapOf(Anything()))), GRAMMAR),
+        WHITESPACE,
         Field("beam_width", Integer(), "nowhere", rejected("beam search is not built"), neutral=(1,)),
         Field("custom_params", Anything(), "nowhere", rejected("code from clients is not run")),
     )

@@ -66,6 +66,7 @@ STOP = "detokenizer: where the text ends"
 SHAPE = "http front end: the shape of the answer"
 TEMPLATE = "tokenizer manager: the prompt"
 GRAMMAR = "scheduler: the grammar of the answer"
+WHITESPACE = Field("json_whitespace", Word(("any", "compact", "bounded")), GRAMMAR, EXTENSION, probe=("compact", "any"))
 QUEUE = "scheduler: the queue"
 
 STREAM_OPTIONS = Record(
@@ -131,7 +132,13 @@ CONSTRAINTS = (
     Field("guided_choice", ListOf(Text(1), low=1, high=4096), GRAMMAR, EXTENSION, probe=(["yes"], ["no"])),
     Field("guided_grammar", Text(1, 262144), GRAMMAR, EXTENSION, probe=('root ::= "a"', 'root ::= "b"')),
     Field("guided_json_object", Flag(), GRAMMAR, EXTENSION),
-    Field("guided_whitespace_pattern", Text(), GRAMMAR, rejected("whitespace is the server's: --json-whitespace")),
+    WHITESPACE,
+    Field(
+        "guided_whitespace_pattern",
+        Text(),
+        GRAMMAR,
+        rejected("json_whitespace chooses between any, compact and bounded"),
+    ),
     Field(
         "guided_decoding_backend",
         Text(),
@@ -153,7 +160,12 @@ CONSTRAINTS = (
                 Field(
                     "disable_additional_properties", Flag(), GRAMMAR, rejected("say it in the schema"), neutral=(False,)
                 ),
-                Field("whitespace_pattern", Text(), GRAMMAR, rejected("whitespace is the server's: --json-whitespace")),
+                Field(
+                    "whitespace_pattern",
+                    Text(),
+                    GRAMMAR,
+                    rejected("json_whitespace chooses between any, compact and bounded"),
+                ),
                 Field(
                     "backend", Text(), GRAMMAR, ignored("there is one grammar backend"), neutral=("auto", "xgrammar")
                 ),

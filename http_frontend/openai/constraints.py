@@ -1,13 +1,13 @@
 """The one grammar of a request, from whichever spelling it came in. What only a grammar compiler can judge is judged
 by the scheduler at admission."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from http_frontend.contract.kinds import refuse
 from protocol.errors import RequestError
-from protocol.sampling import GrammarKind, GrammarSpec
+from protocol.sampling import GrammarKind, GrammarSpec, JsonWhitespace
 from runtime.engine_config import EngineConfig
 
 # field -> kind, for the fields whose value is the grammar itself
@@ -34,7 +34,10 @@ NESTED_SPELLINGS: tuple[tuple[str, GrammarKind], ...] = (
 
 def grammar_of(fields: dict[str, Any], config: EngineConfig) -> GrammarSpec | None:
     """The constraint that the body asks for; RequestError if it asks for two, or for one that can't be read."""
-    whitespace: Literal["any", "compact", "bounded"] = config.args.json_whitespace
+    whitespace: JsonWhitespace = fields.get("json_whitespace", config.args.json_whitespace)
+    nested = fields.get("structured_outputs", {})
+    if nested.get("disable_any_whitespace"):
+        whitespace = "compact"
     found: list[GrammarSpec] = []
 
     def add(kind: GrammarKind, value: Any, field: str, strict: bool = True) -> None:
@@ -47,9 +50,6 @@ def grammar_of(fields: dict[str, Any], config: EngineConfig) -> GrammarSpec | No
     for name, kind in SPELLINGS:
         if name in fields:
             add(kind, fields[name], name)
-    nested = fields.get("structured_outputs", {})
-    if nested.get("disable_any_whitespace"):
-        whitespace = "compact"
     for name, kind in NESTED_SPELLINGS:
         if name in nested:
             add(kind, nested[name], f"structured_outputs.{name}")

@@ -34,6 +34,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "return_tokens_as_token_ids": {"logprobs": True},
     "return_adjustments": {"user": "x"},
     "best_of": {"n": 1},
+    "json_whitespace": {"json_schema": {"type": "object"}},
 }
 SCALARS: dict[str, Any] = {
     "boolean": True,

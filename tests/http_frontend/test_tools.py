@@ -165,6 +165,23 @@ def test_bad_tools_are_named(served: Served, fields: dict[str, Any], param: str)
     assert not served.ring.sent
 
 
+@pytest.mark.parametrize(("excluded", "rendered"), [(False, [TOOL]), (True, None)])
+def test_none_can_keep_tools_out_of_the_prompt(serve: Any, excluded: bool, rendered: Any) -> None:
+    served: Served = serve(tool_call_parser="hermes", exclude_tools_when_none=excluded)
+    served.chat(tools=[TOOL], tool_choice="none")
+    prompt = served.ring.requests[0].prompt
+    assert isinstance(prompt, ChatPrompt) and prompt.tools == rendered
+
+
+@pytest.mark.parametrize(("rule", "names"), [("forward", ["g"]), ("drop", [])])
+def test_calls_of_unknown_tools(serve: Any, rule: str, names: list[str]) -> None:
+    served: Served = serve(tool_call_parser="hermes", unknown_tools=rule)
+    served.ring.words = ['<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>']
+    choice = served.chat(tools=[TOOL]).json()["choices"][0]
+    assert [call["function"]["name"] for call in choice["message"].get("tool_calls", ())] == names
+    assert choice["finish_reason"] == ("tool_calls" if names else "stop")
+
+
 def test_tool_choice_none_without_tools(served: Served) -> None:
     assert served.chat(tool_choice="none").status_code == 200
 

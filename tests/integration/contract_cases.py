@@ -221,6 +221,14 @@ def json_object(**fields: Any) -> Case:
     return check
 
 
+def json_whitespace(ask: Asking) -> None:
+    """Pushed to a line break (id 198), an answer has one exactly where it may."""
+    wanted: dict[str, Any] = {"json_schema": SCHEMA, "logit_bias": {"198": 100}, "max_tokens": 40}
+    assert json.loads(ask(json_whitespace="compact", **wanted).text)["a"] in (1, 2)
+    assert "\n" not in ask(json_whitespace="compact", **wanted).text
+    assert "\n" in ask(json_whitespace="any", **wanted).text
+
+
 def return_token_ids(ask: Asking) -> None:
     assert len(ask().ids) == 10 and "token_ids" not in ask(return_token_ids=False).choice
 
@@ -360,6 +368,7 @@ COMMON: dict[str, Case] = {
         {"structured_outputs": {"choice": ["yes"]}}, {"structured_outputs": {"regex": "no"}}, ("yes", "no")
     ),
     "response_format": response_format,
+    "json_whitespace": json_whitespace,
     "stream": stream,
     "stream_options": stream_options,
     "logprobs": logprobs,
