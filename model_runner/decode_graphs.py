@@ -157,7 +157,8 @@ class CudaGraph:
             work()  # libraries allocate and tune in their first call, which must not be recorded
         current.wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        # NCCL's watchdog asks for events from its own thread, which would spoil a capture that forbids it to all threads.
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._output = work()
 
     def replay(self) -> torch.Tensor:

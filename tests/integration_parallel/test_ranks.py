@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy
 import pytest
 
@@ -14,6 +15,7 @@ from protocol.outputs import IdLogprobs
 from protocol.plan import BatchPlan, StepResult
 from protocol.sampling import SamplingParameters
 from runtime.engine_config import EngineConfig
+from tests.gpu.test_steps import ahead, started
 from tests.integration_parallel.conftest import Replica
 from tests.model_runner.conftest import Driver
 
@@ -125,6 +127,15 @@ def test_every_rank_holds_its_share(ranks: Replica, one: ModelRunner) -> None:
     world = ranks.config.args.tp_size
     assert ranks.executor.capacity.weight_bytes < one.capacity.weight_bytes * (1 / world + 0.1)
     assert ranks.executor.capacity.pages == one.capacity.pages
+
+
+def test_steps_that_overlap_draw_what_others_draw(
+    tiny_config: Callable[..., EngineConfig], replica: Callable[[EngineConfig], Replica], one: ModelRunner
+) -> None:
+    ranks = replica(msgspec.structs.replace(tiny_config(tp_size=2), lookahead=1))
+    several = ahead(ranks.executor, GREEDY, 10)  # type: ignore[arg-type]
+    assert several == ahead(one, GREEDY, 10)
+    assert several == started(one, GREEDY).run(10)
 
 
 def test_a_lost_rank_ends_the_step(
