@@ -68,8 +68,15 @@ def make_questions(answer_tokens: int) -> list[Question]:
         text("stops", "How vexingly", temperature=1.2, seed=9, stop=["zzzz", "qqqq"]),
         chat("chat", "Hello, who are you?", ignore_eos=True),
         chat("chat-choices", "Say something.", n=2, seed=12, max_tokens=answer_tokens // 2, ignore_eos=True),
-        # Room for the whole call: a stream shows the beginning of one that is cut off, a whole answer does not.
-        chat("tools", "The weather in Bonn?", tools=[TOOL], tool_choice="required", max_tokens=max(200, answer_tokens)),
+        # Room for one whole call: a stream shows the beginning of one that is cut off, a whole answer does not.
+        chat(
+            "tools",
+            "The weather in Bonn?",
+            tools=[TOOL],
+            tool_choice={"type": "function", "function": {"name": "look_up"}},
+            parallel_tool_calls=False,
+            max_tokens=max(200, answer_tokens),
+        ),
         chat("schema", "Describe a thing.", response_format=named, seed=13),
         chat("json", "An object, please.", response_format={"type": "json_object"}, seed=14),
     ]

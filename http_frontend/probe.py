@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from http_frontend.front import Front, front_of
+from http_frontend.health import current_health
 from protocol.errors import RequestError
 from protocol.ids import pack_ids
 from protocol.requests import GenerateRequest, TokensPrompt
@@ -21,12 +22,14 @@ async def health_generate(request: Request) -> Response:
     front = front_of(request)
     replicas = front.sender.peers("scheduler")
     if not replicas:
-        return JSONResponse({"status": "dead", "troubles": ["no scheduler is running"]}, 503)
+        found = current_health(front)
+        verdict = "dead" if found.verdict == "ok" else found.verdict
+        return JSONResponse({"status": verdict, "troubles": ["no scheduler is running", *found.troubles]}, 503)
     timeout_s = min(PROBE_TIMEOUT_S, front.config.args.stall_timeout_s)
-    found = await asyncio.gather(*(_probe(front, replica, timeout_s) for replica in replicas))
-    troubles = [trouble for trouble, _ in found if trouble]
+    probes = await asyncio.gather(*(_probe(front, replica, timeout_s) for replica in replicas))
+    troubles = [trouble for trouble, _ in probes if trouble]
     body = {"status": "stuck" if troubles else "ok", "troubles": troubles}
-    seconds = {str(replica): round(elapsed, 4) for replica, (_, elapsed) in zip(replicas, found, strict=True)}
+    seconds = {str(replica): round(elapsed, 4) for replica, (_, elapsed) in zip(replicas, probes, strict=True)}
     return JSONResponse(body | {"replica_seconds": seconds}, 503 if troubles else 200)
 
 
