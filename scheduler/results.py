@@ -137,7 +137,7 @@ class Results:
         if reasoning.inside and reasoning.tokens >= budget and not sequence.mandatory:
             sequence.mandatory = reasoning.remaining_close()
             reason = f"the reasoning was closed after {reasoning.tokens} tokens"
-            sequence.adjustments = (Adjustment("thinking_budget", "changed", reason),)
+            sequence.adjustments = (Adjustment("thinking_token_budget", "changed", reason),)
 
     def _jump_forward(self, sequence: Sequence, new: list[int]) -> Finish | None:
         """Appends the ids that the grammar forces, without drawing them: they are computed as one chunk.

@@ -177,7 +177,7 @@ def test_a_budget_closes_the_reasoning(thinking: openai.OpenAI, budget: int) -> 
     assert usage.completion_tokens_details.reasoning_tokens == budget
     assert message["content"] and "think" not in str(message["content"])
     assert bool(message.get("reasoning")) == bool(budget)
-    assert any(told["field"] == "thinking_budget" for told in told_of(whole))
+    assert any(told["field"] == "thinking_token_budget" for told in told_of(whole))
 
 
 def test_a_grammar_begins_after_the_reasoning(thinking: openai.OpenAI) -> None:

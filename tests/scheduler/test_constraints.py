@@ -118,7 +118,7 @@ def test_a_thinking_budget_forces_the_closing_marker_and_says_so(lookahead: int)
     answer = bench.answer("0-a")
     assert answer.ids[4:6] == [51, 52] and len(answer.ids) == 20
     assert answer.outputs[-1].reasoning_tokens == 4
-    assert [adjustment.field for adjustment in answer.outputs[-1].adjustments] == ["thinking_budget"]
+    assert [adjustment.field for adjustment in answer.outputs[-1].adjustments] == ["thinking_token_budget"]
     assert all(output.logprobs for output in answer.outputs)
 
 
