@@ -30,7 +30,13 @@ from tokenizers import Tokenizer
 
 from benchmarks.process_tree import TreeUsage, tree_usage
 
-WORDS = ["river", "stone", "cloud", "paper", "garden", "window", "music", "letter", "market", "summer", "winter", "bridge", "forest", "island", "doctor", "teacher", "kitchen", "engine", "silver", "mountain", "village", "season", "number", "country", "morning", "evening", "story", "picture", "question", "answer"]
+# fmt: off
+WORDS = [
+    "river", "stone", "cloud", "paper", "garden", "window", "music", "letter", "market", "summer", "winter", "bridge",
+    "forest", "island", "doctor", "teacher", "kitchen", "engine", "silver", "mountain", "village", "season", "number",
+    "country", "morning", "evening", "story", "picture", "question", "answer",
+]
+# fmt: on
 
 
 class PromptMaker:

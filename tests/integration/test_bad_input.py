@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 import schemathesis
 from hypothesis import HealthCheck
+from schemathesis.core.result import Ok
 
 from tests.integration.servers import PATIENCE_S, Server
 
@@ -165,8 +166,8 @@ def test_the_description_s_bodies_make_no_fault(crowd: Server) -> None:
         max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
     )
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
         operation = found.ok()
-        assert operation is not None
 
         @settings
         @hypothesis.given(case=operation.as_strategy())
