@@ -11,6 +11,7 @@ DENSE_ARCHITECTURES = frozenset(
         "Qwen2ForCausalLM",
         "Qwen3ForCausalLM",
         "SmolLM3ForCausalLM",
+        "SeedOssForCausalLM",
         "GraniteForCausalLM",
         "Phi3ForCausalLM",
         "Olmo2ForCausalLM",

@@ -47,6 +47,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("Qwen3ForCausalLM", "Qwen3", "qwen", "declare_qwen3", "query and key norms", "qwen3"),
     Architecture("Qwen3MoeForCausalLM", "Qwen3 MoE", "qwen", "declare_qwen3_moe", "mixture of experts", "qwen3moe"),
     Architecture("SmolLM3ForCausalLM", "SmolLM3", "smollm3", "declare_smollm3", "layers without rotation", "smollm3"),
+    Architecture("SeedOssForCausalLM", "Seed-OSS", "seed_oss", "declare_seed_oss", "biases"),
     Architecture("GraniteForCausalLM", "Granite 3", "granite", "declare_granite", "multipliers", "granite"),
     Architecture(
         "Phi3ForCausalLM", "Phi-3, Phi-3.5, Phi-4", "phi", "declare_phi3", "LongRoPE, partial rotation", "phi3"

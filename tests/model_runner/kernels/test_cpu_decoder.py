@@ -44,6 +44,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "Gemma2ForCausalLM": GEMMA | {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0},
     "MistralForCausalLM": {"sliding_window": 20},
+    "SeedOssForCausalLM": {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True},
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ REFUSED = [
     ("LlamaForCausalLM", {"rope_scaling": [1]}, "'rope_scaling' is"),
     ("LlamaForCausalLM", {"sliding_window": 8}, "'sliding_window' is 8; supported: absent|None in this family"),
     ("LlamaForCausalLM", {"attn_logit_softcapping": 30.0}, "'attn_logit_softcapping' is 30.0"),
+    ("LlamaForCausalLM", {"attention_out_bias": True}, "'attention_out_bias' is True; supported: False in this family"),
     ("LlamaForCausalLM", {"logits_scaling": 8.0}, "'logits_scaling' is 8.0"),
     ("Qwen2ForCausalLM", {"use_mrope": True}, "'use_mrope' is True"),
     ("Gemma2ForCausalLM", {"layer_types": ["chunked_attention"]}, "'layer_types' is .*chunked_attention"),

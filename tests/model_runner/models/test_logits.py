@@ -68,6 +68,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "SmolLM3Config",
         {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 6},
     ),
+    "seed-oss": ("SeedOssConfig", {"head_dim": 24}),
+    "seed-oss-biased-tied": (
+        "SeedOssConfig",
+        {"head_dim": 24, "attention_out_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "seed-oss-unbiased": ("SeedOssConfig", {"head_dim": 24, "attention_bias": False}),
     "granite": (
         "GraniteConfig",
         {

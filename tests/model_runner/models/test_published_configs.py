@@ -109,6 +109,27 @@ QWEN3_30B_A3B = COMMON | {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
+SEED_OSS_36B = COMMON | {
+    "attention_bias": True,
+    "attention_dropout": 0.1,
+    "attention_out_bias": False,
+    "head_dim": 128,
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "max_position_embeddings": 524288,
+    "mlp_bias": False,
+    "model_type": "seed_oss",
+    "num_attention_heads": 80,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "pad_token_id": 1,
+    "residual_dropout": 0.1,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {"rope_type": "default"},
+    "rope_theta": 10000000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 155136,
+}
 GEMMA3_4B_TEXT = {
     "hidden_size": 2560,
     "intermediate_size": 10240,
@@ -229,6 +250,14 @@ def test_qwen(declared: Any) -> None:
     experts = declared("Qwen3MoeForCausalLM", QWEN3_30B_A3B).layers[5].feed_forward
     assert isinstance(experts, ExpertsDeclaration)
     assert (experts.routing.experts, experts.routing.chosen, experts.routing.normalise) == (128, 8, True)
+
+
+def test_seed_oss(declared: Any) -> None:
+    attention = attention_of(declared("SeedOssForCausalLM", SEED_OSS_36B), 63)
+    assert (attention.heads, attention.kv_heads, attention.head_dim) == (80, 8, 128)
+    assert (attention.qkv_bias, attention.output_bias) == (True, False)
+    assert attention.rotary is not None
+    assert attention.rotary.inverse_frequencies[-1].item() == pytest.approx(1e7 ** (-126 / 128))
 
 
 def test_gemma3(declared: Any) -> None:
