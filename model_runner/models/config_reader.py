@@ -109,8 +109,6 @@ INERT = frozenset(
         "residual_dropout",
         "return_dict",
         "return_dict_in_generate",
-        "rms_norm_eps_",
-        "rope_interleaved",
         "rope_parameters",
         "rope_theta",
         "router_aux_loss_coef",
