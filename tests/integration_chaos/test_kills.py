@@ -99,7 +99,7 @@ def test_a_kill_under_load_is_a_pause(victim: Server, expected: Expected, role: 
 def test_a_killed_http_worker_takes_its_connections_and_nothing_else(victim: Server) -> None:
     async def main() -> None:
         async with httpx.AsyncClient(base_url=victim.url, timeout=HANG_S) as client:
-            body = {"prompt": "x", "max_tokens": 4000, "temperature": 0, "ignore_eos": True, "stream": True}
+            body = {"prompt": "x", "max_tokens": 2000, "temperature": 0, "ignore_eos": True, "stream": True}
             outcomes: list[str] = []
 
             async def ask() -> None:
