@@ -30,7 +30,7 @@ PERSON = {
     "required": ["name", "age"],
 }
 ENDS = (0, 2)
-SLOW = 'root ::= s s s s\ns ::= "x" c{0,200} "y"\nc ::= [ -~é-ü]'
+SLOW = 'root ::= s s s s s s s s s s s s\ns ::= "x" c{0,200} "y" | "z" c{0,190} "w"\nc ::= [ -~é-ü]'
 POLLED: dict[int, Any] = {}
 """Outcomes by ticket: a test may wait for one while another comes."""
 
