@@ -79,7 +79,7 @@ class Pool {
 
   static constexpr int kSpins = 1500;
   static constexpr long kMostThreads = 4096;
-  static constexpr int kFirstPause = 16, kLongestPause = 512;  // jobs that a shrunken team runs before it grows again
+  static constexpr int kFirstPause = 16, kLongestPause = 128;  // jobs that a shrunken team runs before it grows again
 
   // The number of a job carries the size of its team: a thread that wakes late must not judge by the next one's.
   void publish() {
@@ -87,18 +87,26 @@ class Pool {
     job_number_.notify_all();
   }
 
-  // A team that spends a third of a job waiting for threads without a core is better off half as large.
+  // A team whose recent jobs spent half their time waiting for threads without a core is better off half as large for a
+  // while. One bad job is no reason: every now and then another process needs a core for a moment.
   void adapt(Clock::duration took) {
     if (threads_ == 1) return;
-    if (active_ > 1 && waited_ * 3 > took) {
-      active_ = std::max(1, active_ / 2);
-      left_ = pause_;
-      pause_ = std::min(pause_ * 2, kLongestPause);
-    } else if (active_ == threads_) {
-      pause_ = std::max(kFirstPause, pause_ - 1);
-    } else if (--left_ <= 0) {
+    if (active_ > 1) {
+      const float share = static_cast<float>(waited_.count()) / static_cast<float>(std::max<Clock::rep>(1, took.count()));
+      waiting_ += (share - waiting_) / 8;
+      if (waiting_ > 0.5f) {
+        active_ = std::max(1, active_ / 2);
+        left_ = pause_;
+        pause_ = std::min(pause_ * 2, kLongestPause);
+        waiting_ = 0.0f;
+        return;
+      }
+      if (active_ == threads_ && waiting_ < 0.25f) pause_ = std::max(kFirstPause, pause_ - 4);
+    }
+    if (active_ < threads_ && --left_ <= 0) {
       active_ = std::min(threads_, active_ * 2);
       left_ = pause_;
+      waiting_ = 0.0f;
     }
   }
 
@@ -120,7 +128,8 @@ class Pool {
   const int threads_;
   int active_;  // changes between jobs only
   int left_ = 0, pause_ = kFirstPause;
-  Clock::duration waited_{};
+  Clock::duration waited_{};  // by the caller, in the current job
+  float waiting_ = 0.0f;      // share of recent jobs, a moving average
   std::vector<std::thread> workers_;
   const std::function<void(int)>* job_ = nullptr;
   alignas(64) std::atomic<long> job_number_{0};
