@@ -13,7 +13,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Pages about other engines' flags, or with paths of other projects, are left out where that is looked at.
 OF_OURS = [page for page in PAGES if page.name not in ("contract.md", "add-a-model.md")]
-OTHER_TOOLS_FLAGS = {"--nproc-per-node", "--import-mode", "--fix", "--no-verify"}
+OTHER_TOOLS_FLAGS = {
+    "--nproc-per-node",
+    "--import-mode",
+    "--fix",
+    "--no-verify",
+    *("--pid", "--concurrency", "--requests", "--rows", "--rounds", "--output-len", "--model"),  # benchmarks
+}
 
 
 def prose(page: Path) -> str:
