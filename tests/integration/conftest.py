@@ -1,6 +1,5 @@
 """Two servers for the whole layer: the default model, and a tiny one with several processes of each kind."""
 
-import gc
 import json
 import shutil
 from collections.abc import Iterator
@@ -9,21 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.servers import Server, serving
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A connection that a server cuts (aborts, kills) is left by the client libraries to the garbage collector, which
-    says so in whichever test happens to run then; here that is no finding."""
-    for item in items:
-        if any(part.startswith("integration") for part in item.path.parts):
-            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
-
-
-@pytest.fixture(scope="package", autouse=True)
-def collect_cut_connections() -> Iterator[None]:
-    """They are collected within this layer, not in a later test."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="session")
