@@ -102,7 +102,6 @@ class Generation(Response):
         await send({"type": "http.response.body", "body": body})
 
     async def _send_stream(self, exchange: Exchange, scope: Scope, send: Send) -> None:
-        transport = scope.get("candor.transport")
         exchange.cut = _cutter(scope)
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -126,8 +125,6 @@ class Generation(Response):
             if error.info is DISCONNECTED:
                 raise
             await send({"type": "http.response.body", "body": self._form.error(error.info) + DONE})
-            if transport is not None:
-                transport.close()
 
     def _raw_headers(self) -> list[tuple[bytes, bytes]]:
         told = self._review.header()
