@@ -4,7 +4,9 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -96,7 +98,19 @@ def test_a_kill_under_load_is_a_pause(victim: Server, expected: Expected, role: 
     assert after.incarnation > before.incarnation and after.pid != before.pid
 
 
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Polls what must come true while the test's own calls go on; the time limit only ends a failing test."""
+    until_s = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < until_s, f"never: {what}"
+        await asyncio.sleep(0.01)
+
+
 def test_a_killed_http_worker_takes_its_connections_and_nothing_else(victim: Server) -> None:
+    """Who accepts a connection is the kernel's choice, unless the other one is stopped: so each holds half of them."""
+    wait_whole(victim)
+    workers = [status_of(victim, "http", index).pid for index in (0, 1)]
+
     async def main() -> None:
         async with httpx.AsyncClient(base_url=victim.url, timeout=HANG_S) as client:
             body = {"prompt": "x", "max_tokens": 2000, "temperature": 0, "ignore_eos": True, "stream": True}
@@ -111,17 +125,21 @@ def test_a_killed_http_worker_takes_its_connections_and_nothing_else(victim: Ser
                 except httpx.TransportError:
                     outcomes.append("broken")
 
-            calls = [asyncio.create_task(ask()) for _ in range(8)]
-            while not all(status_of(victim, "http", index).running for index in (0, 1)):
-                await asyncio.sleep(0.01)
-            lost = status_of(victim, "http", 0)
-            os.kill(lost.pid, signal.SIGKILL)
+            async def hold(index: int) -> list[asyncio.Task[None]]:
+                """Four streams that this worker serves."""
+                os.kill(workers[1 - index], signal.SIGSTOP)
+                calls = [asyncio.create_task(ask()) for _ in range(4)]
+                await until(lambda: status_of(victim, "http", index).running == 4, f"worker {index} holds four")
+                return calls
+
+            lost = await hold(0)
+            os.kill(workers[1], signal.SIGCONT)
+            kept = await hold(1)
+            os.kill(workers[0], signal.SIGKILL)
             short = body | {"stream": False, "max_tokens": 1}
             assert (await client.post("/v1/completions", json=short)).status_code == 200, "the port keeps answering"
-            for call in calls:
-                if not call.done():
-                    await asyncio.wait([call], timeout=HANG_S)
-            assert 1 <= outcomes.count("broken") < 8 and len(outcomes) == 8
+            await asyncio.wait(lost + kept, timeout=HANG_S)
+            assert sorted(outcomes) == ["broken"] * 4 + ["whole"] * 4
         assert await leaks(victim.url) == []
 
     asyncio.run(main())
@@ -136,8 +154,7 @@ def test_a_death_leaves_evidence_without_what_clients_wrote(victim: Server) -> N
         async with httpx.AsyncClient(base_url=victim.url, timeout=HANG_S) as client:
             body = {"prompt": secret, "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
             call = asyncio.create_task(client.post("/v1/completions", json=body))
-            while status_of(victim, "scheduler").running < 1:
-                await asyncio.sleep(0.01)
+            await until(lambda: status_of(victim, "scheduler").running, "it runs")
             os.kill(status_of(victim, "scheduler").pid, signal.SIGKILL)
             assert (await call).status_code == 200
 
