@@ -5,6 +5,9 @@
         --engine "llama.cpp=llama-server -m model.gguf --alias smollm2 --port {port} -np 32 -c 65536" \\
         [--workloads b1,c8,c32,prefill1500,prefix1000x16,turns] [--rounds 2] [--json FILE] [--plot FILE.svg]
 
+Workloads are named by how they begin. `shared32` is c32 while another process takes a core; `tiny64` measures what an
+engine costs beside its model, and wants one that costs next to nothing (`benchmarks/tiny_checkpoint.py` makes it).
+
 The first engine is the one that is compared; ratios are its figure by the best of the others. Rounds go over all engines
 before they repeat, so that a disturbed minute does not fall on one of them alone, and each figure is the median of the
 rounds. `other_cpu` is the CPU time of neither server nor client: a run with much of it says little.
@@ -22,12 +25,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.bar_chart import bar_chart
+from benchmarks.process_tree import tree_usage
+
+Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,31 +43,56 @@ class Workload:
 
     name: str
     flags: str
-    figure: str
     unit: str
-    better: str
-    item: int | None = None
-    """Index into the figure where it is a list (by wave or turn)."""
-
-    def value(self, report: dict[str, Any]) -> float:
-        found = report[self.figure]
-        return float(found if self.item is None else found[self.item])
+    better: Literal["more", "less"]
+    figure: Callable[[Report], float]
+    busy_cores: int = 0
+    """Processes that do nothing but compute meanwhile: a machine that is shared."""
 
 
+def out_tok_s(report: Report) -> float:
+    return float(report["out_tok_s"])
+
+
+def ttft_ms(report: Report) -> float:
+    return float(report["ttft_p50_ms"])
+
+
+def wave_ms(number: int) -> Callable[[Report], float]:
+    return lambda report: float(report["ttft_p50_ms_by_wave"][number - 1])
+
+
+def turn_ms(number: int) -> Callable[[Report], float]:
+    return lambda report: float(report["ttft_p50_ms_by_turn"][number - 1])
+
+
+def itl_spread(report: Report) -> float:
+    return float(report["itl_p99_ms"] / report["itl_p50_ms"])
+
+
+def cpu_ms_per_token(report: Report) -> float:
+    return float(1000 * report["server_cpu_s"] / report["out_tok"])
+
+
+C32 = "--concurrency 32 --requests 64 --input-len 128 --output-len 128"
 PREFIX = "--concurrency 16 --requests 16 --prefix-len 1000 --input-len 16 --output-len 32 --waves 2"
 TURNS = "--endpoint chat --concurrency 4 --requests 4 --turns 6 --input-len 64 --output-len 64"
+TINY64 = "--concurrency 64 --requests 200 --input-len 32 --output-len 128"
 WORKLOADS = (
-    Workload("b1", "--concurrency 1 --requests 4 --input-len 16 --output-len 128", "out_tok_s", "tok/s", "more"),
-    Workload("c8", "--concurrency 8 --requests 24 --input-len 128 --output-len 128", "out_tok_s", "tok/s", "more"),
-    Workload("c32", "--concurrency 32 --requests 64 --input-len 128 --output-len 128", "out_tok_s", "tok/s", "more"),
-    Workload(
-        "prefill1500", "--concurrency 1 --requests 3 --input-len 1500 --output-len 1", "ttft_p50_ms", "ms", "less"
-    ),
-    Workload("prefix1000x16 wave 1", PREFIX, "ttft_p50_ms_by_wave", "ms", "less", 0),
-    Workload("prefix1000x16 wave 2", PREFIX, "ttft_p50_ms_by_wave", "ms", "less", 1),
-    Workload("turns: turn 1", TURNS, "ttft_p50_ms_by_turn", "ms", "less", 0),
-    Workload("turns: turn 6", TURNS, "ttft_p50_ms_by_turn", "ms", "less", 5),
+    Workload("b1", "--concurrency 1 --requests 4 --input-len 16 --output-len 128", "tok/s", "more", out_tok_s),
+    Workload("c8", "--concurrency 8 --requests 24 --input-len 128 --output-len 128", "tok/s", "more", out_tok_s),
+    Workload("c32", C32, "tok/s", "more", out_tok_s),
+    Workload("c32: ITL p99 / p50", C32, "x", "less", itl_spread),
+    Workload("shared32: c32 beside a busy core", C32, "tok/s", "more", out_tok_s, busy_cores=1),
+    Workload("prefill1500", "--requests 3 --input-len 1500 --output-len 1", "ms", "less", ttft_ms),
+    Workload("prefix1000x16 wave 1", PREFIX, "ms", "less", wave_ms(1)),
+    Workload("prefix1000x16 wave 2", PREFIX, "ms", "less", wave_ms(2)),
+    Workload("turns: turn 1", TURNS, "ms", "less", turn_ms(1)),
+    Workload("turns: turn 6", TURNS, "ms", "less", turn_ms(6)),
+    Workload("tiny64", TINY64, "tok/s", "more", out_tok_s),
+    Workload("tiny64: server CPU per token", TINY64, "ms", "less", cpu_ms_per_token),
 )
+IDLE_S = 10.0
 
 
 class Server:
@@ -121,50 +153,72 @@ def _free_port() -> int:
         return port
 
 
-def run_workload(server: Server, workload: Workload, arguments: argparse.Namespace, seed: str) -> dict[str, Any]:
+@contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """So many processes that spin."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def run_workload(server: Server, workload: Workload, arguments: argparse.Namespace, seed: str) -> Report:
     """The report of one run of the load driver."""
     command = [sys.executable, "-m", "benchmarks.serve_load", "--base-url", server.url, "--model", arguments.model]
     command += ["--pid", str(server.pid), "--seed", seed, *shlex.split(workload.flags)]
     if arguments.tokenizer:
         command += ["--tokenizer", arguments.tokenizer]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with busy_cores(workload.busy_cores):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout.strip():
         raise RuntimeError(f"the load driver failed: {done.stderr.strip()[-500:]}")
-    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    report: Report = json.loads(done.stdout.strip().splitlines()[-1])
     return report
 
 
 def run_engine(
     name: str, command: str, wanted: Sequence[Workload], arguments: argparse.Namespace, round_number: int
 ) -> dict[str, list[float]]:
-    """Figures of one engine in one round: by workload, and its start."""
+    """Figures of one engine in one round: by workload, its start, its memory, and what it costs at rest."""
     figures: dict[str, list[float]] = {}
     with Server(command, Path(arguments.logs) / f"{name}.{round_number}.log") as server:
         figures["start to first answer"] = [server.wait_for_answer(arguments.model, arguments.start_timeout_s)]
         run_workload(server, WORKLOADS[1], arguments, f"warm-up/{round_number}")
-        reports: dict[str, dict[str, Any]] = {}
+        reports: dict[tuple[str, int], Report] = {}
         for workload in wanted:
-            if workload.flags not in reports:
-                reports[workload.flags] = run_workload(server, workload, arguments, str(round_number))
-            report = reports[workload.flags]
-            figures[workload.name] = [workload.value(report)]
+            key = (workload.flags, workload.busy_cores)
+            if key not in reports:
+                reports[key] = run_workload(server, workload, arguments, str(round_number))
+            report = reports[key]
+            figures[workload.name] = [workload.figure(report)]
             print(
-                f"  {name:12} {workload.name:22} {workload.value(report):9.1f} {workload.unit:6}"
+                f"  {name:12} {workload.name:32} {workload.figure(report):9.2f} {workload.unit:6}"
                 f" errors {report['errors']}  other_cpu {report.get('other_cpu_s', 0):.1f} s",
                 flush=True,
             )
-        figures["memory of all processes"] = [float(report.get("server_pss_mb", 0))]
+        before = tree_usage(server.pid)
+        time.sleep(IDLE_S)
+        after = tree_usage(server.pid)
+        figures["idle CPU of all processes"] = [100 * (after.cpu_s - before.cpu_s) / IDLE_S]
+        figures["memory of all processes"] = [float(after.pss_bytes >> 20)]
     return figures
 
 
 def table(engines: Sequence[str], results: dict[str, dict[str, float]], wanted: Sequence[Workload]) -> str:
     """Markdown: a row per workload, a column per engine, and the first engine's ratio to the best of the others."""
     rows = [(workload.name, workload.unit, workload.better) for workload in wanted]
-    rows += [("start to first answer", "s", "less"), ("memory of all processes", "MB", "less")]
+    rows += [
+        ("start to first answer", "s", "less"),
+        ("idle CPU of all processes", "% of a core", "less"),
+        ("memory of all processes", "MB", "less"),
+    ]
     lines = ["| workload | " + " | ".join(engines) + " | ratio |", "|---" * (len(engines) + 2) + "|"]
     for name, unit, better in rows:
         values = [results[engine].get(name) for engine in engines]
-        shown = ["–" if value is None else f"{value:.1f} {unit}" for value in values]
+        shown = ["–" if value is None else f"{value:.4g} {unit}" for value in values]
         others = [value for value in values[1:] if value is not None]
         ratio = "–"
         if values[0] is not None and others:
@@ -207,7 +261,7 @@ def main() -> None:
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(collected, indent=1))
     if arguments.plot:
-        throughput = [workload.name for workload in wanted if workload.better == "more"]
+        throughput = [workload.name for workload in wanted if workload.unit == "tok/s"]
         Path(arguments.plot).write_text(bar_chart("output tokens per second", throughput, medians))
 
 
