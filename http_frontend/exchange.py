@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from protocol.errors import ErrorInfo, RequestError
-from protocol.ids import TOKEN_BYTES
+from protocol.ids import TOKEN_BYTES, count_ids
 from protocol.outputs import Admitted, TextOutput
 from protocol.requests import ChoiceProgress, GenerateRequest
 
@@ -122,7 +122,7 @@ class Exchange:
 
     def deliver(self, position: int, output: TextOutput) -> None:
         self._pending.append((position, output))
-        self._pending_tokens += len(output.ids) >> 2
+        self._pending_tokens += count_ids(output.ids)
         if self._pending_tokens > MAX_PENDING_TOKENS and self.writing_since is not None and self.cut is not None:
             self.cut()
         self.wake()

@@ -124,6 +124,8 @@ class Generation(Response):
         except RequestError as error:
             if error.info is DISCONNECTED:
                 raise
+            if (connection := scope.get("candor.connection")) is not None:
+                connection.end_with_response()
             await send({"type": "http.response.body", "body": self._form.error(error.info) + DONE})
 
     def _raw_headers(self) -> list[tuple[bytes, bytes]]:
@@ -134,12 +136,12 @@ class Generation(Response):
 
 def _cutter(scope: Scope) -> Callable[[], None]:
     """Ends the connection of a client that does not read; called by somebody else while this task waits for it."""
-    transport = scope.get("candor.transport")
+    connection = scope.get("candor.connection")
     task = asyncio.current_task()
     assert task is not None
 
     def cut() -> None:
-        transport.abort() if transport is not None else task.cancel()
+        connection.abort() if connection is not None else task.cancel()
 
     return cut
 

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from protocol.ids import count_ids
 from protocol.outputs import TextOutput
 from runtime.status_board import StatusBoard
 
@@ -103,7 +104,7 @@ class Metrics:
 
     def on_output(self, began_s: float, last_s: float, now: float, output: TextOutput) -> None:
         """Counts one output of a request that began and had its last output at these times."""
-        tokens = len(output.ids) >> 2
+        tokens = count_ids(output.ids)
         if tokens:
             self.generation_tokens.add(tokens)
             if last_s == began_s:

@@ -15,13 +15,18 @@ KEEP_ALIVE_S = 75
 HEAD_TIMEOUT_S = 30.0
 """From the connection, or a request's first byte, to the end of its headers."""
 GRACEFUL_SHUTDOWN_S = 2
+LINGER_S = 2.0
+"""How long a connection that has been said goodbye to may still send before it is closed."""
 
 
 class ConnectionProtocol(HttpToolsProtocol):
-    """Shows the application its transport: a client that reads nothing can only be cut there. Closes connections whose
-    request does not begin to make sense in time: each holds a descriptor."""
+    """Shows itself to the application: a client that reads nothing can only be cut here, and only here a stream that has
+    begun can decide to be the connection's last. Closes connections whose request does not begin to make sense in time:
+    each holds a descriptor."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _linger_timer: asyncio.TimerHandle | None = None
+    _last = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -29,16 +34,52 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["candor.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
+        self.scope["candor.connection"] = self  # type: ignore[typeddict-unknown-key]
         self._await_head()
 
     def on_headers_complete(self) -> None:
         self._head_came()
         super().on_headers_complete()
 
+    def data_received(self, data: bytes) -> None:
+        # What still comes after the goodbye is read and dropped: unread, it would turn the end into a reset.
+        if self._linger_timer is None:
+            super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        if not self._last or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self._head_came()
+        self.pipeline.clear()
+        self.flow.resume_reading()
+        self._linger_timer = self.loop.call_later(LINGER_S, self.transport.close)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:  # TLS has an end of its own
+            self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Cuts the client off at once."""
+        self.transport.abort()
+
+    def end_with_response(self) -> None:
+        """Makes the response that is being written the last one: called before its last piece, after which the client
+        reads the end of the connection.
+
+        The headers have promised nothing of the kind, so a client may take the connection for one to use again. Its
+        kernel must know of the end before it reads the last byte: both travel in one segment."""
+        self._last = True
+        connected = self.transport.get_extra_info("socket")
+        if hasattr(socket, "TCP_CORK") and connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
 
     def _await_head(self) -> None:
         self._head_came()

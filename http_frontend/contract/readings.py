@@ -196,7 +196,7 @@ READINGS = (
         "error after the first frame",
         "`data:` error, `[DONE]`",
         "the same",
-        "the same, and no choice claims `stop`",
+        "the same, then the connection closes; no choice claims `stop`",
         "http_frontend/test_chat.py::test_an_error_after_the_first_frame",
     ),
     Reading(

@@ -1,5 +1,6 @@
 """A real HTTP worker: its own process, ZeroMQ links, a socket that somebody else has bound."""
 
+import contextlib
 import os
 import select
 import socket
@@ -16,6 +17,7 @@ import pytest
 import zmq
 
 from protocol.control import Drain, Drained, Peer, PeerUp, Ready, Role, Shutdown
+from protocol.errors import ErrorInfo
 from protocol.ids import pack_ids
 from protocol.links import SupervisorInbox, TokenizerInbox, decoder, encode
 from protocol.outputs import Admitted, Finish, TextBatch, TextOutput
@@ -93,7 +95,7 @@ class Worker:
     def close(self) -> None:
         self.control.send(encode(Shutdown()))
         try:
-            assert self.process.wait(20) == 0
+            assert self.process.wait(60) == 0
         finally:
             self.process.kill()
             self.process.wait()
@@ -140,6 +142,7 @@ def test_a_client_that_hangs_up_is_aborted(worker: Worker) -> None:
 
 def test_a_client_that_reads_nothing_is_cut(worker: Worker) -> None:
     with worker.connect(stream=True) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # whatever the system would let it grow to
         request = worker.next(GenerateRequest)
         worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
         for place in range(64):
@@ -152,17 +155,61 @@ def test_a_client_that_reads_nothing_is_cut(worker: Worker) -> None:
             raise ConnectionError("closed in order, after what was buffered")
 
 
+OOM = Finish("error", error=ErrorInfo("out of memory", 500, "server_error", code="oom"))
+END_OF_BODY = b"data: [DONE]\n\n\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("more", [b"", b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n" * 20_000], ids=["", "pipelined"])
+def test_a_stream_that_fails_is_the_last_of_its_connection(worker: Worker, more: bytes) -> None:
+    """Frames, the error, the end mark, the end of the body, the end of the connection: no reset, whatever else was sent."""
+    with worker.connect(stream=True) as client:
+        request = worker.next(GenerateRequest)
+        worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
+        read_until(client, lambda data: b'"role":"assistant"' in data)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while more:
+                more = more[client.send(more) :]
+        client.setblocking(True)
+        worker.send_text(request, "one", 0, OOM)
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+        assert received.count(b'"code":"oom"') == 1 and received.endswith(END_OF_BODY), received
+
+
+def test_the_end_of_a_failed_stream_is_known_with_its_last_byte(worker: Worker) -> None:
+    """Or a client would take the connection for one to use again."""
+    for _ in range(20):
+        with worker.connect(stream=True) as client:
+            request = worker.next(GenerateRequest)
+            worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
+            read_until(client, lambda data: b'"role":"assistant"' in data)
+            worker.send_text(request, "one", 0, OOM)
+            read_until(client, lambda data: data.endswith(END_OF_BODY))
+            client.setblocking(False)
+            assert client.recv(1) == b""
+
+
+def test_a_stream_that_ends_well_leaves_its_connection_open(worker: Worker) -> None:
+    with worker.connect(stream=True) as client:
+        request = worker.next(GenerateRequest)
+        worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
+        worker.send_text(request, "one", 0, Finish("stop"))
+        read_until(client, lambda data: data.endswith(END_OF_BODY))
+        client.sendall(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n")
+        read_until(client, lambda data: data.startswith(b"HTTP/1.1 200") and b'"version"' in data)
+
+
 def test_a_drain_ends_what_runs_and_refuses_what_comes(worker: Worker) -> None:
     url = f"http://{worker.address[0]}:{worker.address[1]}"
-    assert httpx.get(url + "/v1/models").status_code == 200
-    assert httpx.get(url + "/nothing").json()["error"]["code"] == "unknown_url"
+    assert httpx.get(url + "/v1/models", timeout=60).status_code == 200
+    assert httpx.get(url + "/nothing", timeout=60).json()["error"]["code"] == "unknown_url"
     with worker.connect(stream=True) as client:
         request = worker.next(GenerateRequest)
         worker.inbox.send(encode(Admitted(request.request_id, 0, 3)))
         worker.control.send(encode(Drain(time.time() + 30)))
-        while (refused := httpx.get(url + "/ready")).json()["status"] != "draining":
+        while (refused := httpx.get(url + "/ready", timeout=60)).json()["status"] != "draining":
             assert refused.status_code in (200, 503)
-        refused = httpx.post(url + "/v1/chat/completions", json=chat_body())
+        refused = httpx.post(url + "/v1/chat/completions", json=chat_body(), timeout=60)
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "draining"
         worker.send_text(request, "end", 0, Finish("stop"))
         read_until(client, lambda data: b"[DONE]" in data)
@@ -179,6 +226,6 @@ def test_a_shutdown_ends_streams_with_an_error(tmp_path: Path) -> None:
             worker.control.send(encode(Shutdown()))
             received = read_until(client, lambda data: b"[DONE]" in data)
             assert b'"code":"draining"' in received and b'"finish_reason":"stop"' not in received
-            assert worker.process.wait(20) == 0
+            assert worker.process.wait(60) == 0
     finally:
         worker.close()
