@@ -14,13 +14,14 @@ from model_runner.attention.registry import build_attention
 from model_runner.device_arrays import HostCopy
 from model_runner.forward import ForwardPass, ForwardResult
 from model_runner.inputs import InputBuilder, PlanRows
-from model_runner.layers.ops import choose_ops
+from model_runner.layers.ops import NATIVE, choose_ops
 from model_runner.memory import count_pages
 from model_runner.models.registry import build_model
 from model_runner.parallel.group import LEADER, OneRank, RankGroup
 from model_runner.prompt_logprobs import PromptLogprobs
 from model_runner.sampling.grammar_mask import parse_words
 from model_runner.sampling.pipeline import NO_TOKEN_LEFT, NOT_FINITE, DrawBatch, DrawMasks, Drawn, SamplingPipeline
+from model_runner.sampling.survivors import choose_survivors
 from model_runner.step import CausalModel
 from model_runner.step_timer import StepTimer
 from model_runner.warm_up import capture_graphs, measure_step_bytes
@@ -80,7 +81,8 @@ class ModelRunner:
         attention.make_pool(layers, pages, config.page_size)
         max_rows = config.max_running_requests + PROBE_ROWS
         self._inputs = InputBuilder(max_rows, config.page_size, device)
-        self._sampling = SamplingPipeline(max_rows, self._model.vocab_size, device)
+        survivors, filters_by = choose_survivors(device)
+        self._sampling = SamplingPipeline(max_rows, self._model.vocab_size, device, survivors)
         self._prompt_logprobs = PromptLogprobs(self._model)
         graphs = capture_graphs(config, self._model, attention, max_rows)
         self._forward = ForwardPass(
@@ -96,7 +98,7 @@ class ModelRunner:
             vocab_size=self._model.vocab_size,
             kv_bytes=pages * bytes_per_page,
             weight_bytes=self._model.weight_bytes,
-            kernels=describe_kernels(config, device, self._model.dtype, graphs is not None),
+            kernels=describe_kernels(config, self._model, filters_by, graphs is not None),
         )
         if self._leads:
             logger.info("kernels: %s", ", ".join(f"{what} by {who}" for what, who in self.capacity.kernels.items()))
@@ -174,11 +176,12 @@ class ModelRunner:
         self._pending.clear()
 
 
-def describe_kernels(config: EngineConfig, device: torch.device, dtype: torch.dtype, graphs: bool) -> dict[str, str]:
+def describe_kernels(config: EngineConfig, model: CausalModel, filters_by: str, graphs: bool) -> dict[str, str]:
     """Which library computes what."""
     known: dict[str, str] = {"attention": config.attention_backend}
-    if device.type == "cuda":
-        known |= choose_ops(device, dtype).sources
+    if model.device.type == "cuda":
+        known |= choose_ops(model.device, model.dtype).sources
+        known |= {"filters": filters_by, "draws": NATIVE}
         known["decode_steps"] = "graphs" if graphs else "single launches"
     return known
 

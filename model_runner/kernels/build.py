@@ -251,8 +251,7 @@ def _rotary_table(rotary: Rotary | None, context_tokens: int, tables: dict[int, 
     if rotary is None:
         return None
     if id(rotary) not in tables:
-        cosines, sines = rotary.tables(torch.arange(context_tokens))
-        tables[id(rotary)] = torch.cat((cosines, sines), dim=-1).squeeze(1).contiguous()
+        tables[id(rotary)] = rotary.table(torch.arange(context_tokens)).values
     return tables[id(rotary)]
 
 

@@ -7,7 +7,6 @@ from model_runner.layers.declarations import AttentionDeclaration
 from model_runner.layers.linear import column_linear, row_linear
 from model_runner.layers.norms import RMSNorm
 from model_runner.layers.parallel import head_shares
-from model_runner.layers.rotary import rotate
 from model_runner.layers.step import LayerStep
 from model_runner.loading.weights import RowBlock, Weights
 
@@ -40,6 +39,7 @@ class Attention:
             declared.output_bias,
             slice(heads.start * dim, heads.stop * dim),
         )
+        self.rotate = weights.state.ops.rotate
         self.query_norm = _qk_norm(weights, "q_norm", declared, declared.heads, heads)
         self.key_norm = _qk_norm(weights, "k_norm", declared, declared.kv_heads, kv_heads)
         self.spec = AttentionSpec(
@@ -66,7 +66,7 @@ class Attention:
             query_key = torch.cat((self._normed(self.query_norm, query), self._normed(self.key_norm, key)), dim=-1)
         both = torch.unflatten(query_key, -1, (rotated, dim))
         if self.table_index is not None:
-            both = rotate(both, step.tables[self.table_index])
+            both = self.rotate(both, step.tables[self.table_index], False)
         query, key = torch.split(both, [self.heads, self.kv_heads], dim=1)
         attended = step.attention.attend(self.layer_index, query, key, value, self.spec)
         return self.output(attended.flatten(1))

@@ -10,7 +10,6 @@ from model_runner.layers.declarations import LatentAttentionDeclaration
 from model_runner.layers.linear import Linear, column_linear, row_linear
 from model_runner.layers.norms import RMSNorm, rms_norm
 from model_runner.layers.parallel import share
-from model_runner.layers.rotary import rotate
 from model_runner.layers.step import LayerStep
 from model_runner.loading.weights import RowBlock, Weights
 
@@ -46,6 +45,7 @@ class LatentAttention:
             self.query = column_linear(weights, [up], declared.query_rank, bias=False)
         if declared.bias and declared.query_rank is None:
             raise ValueError("attention_bias=true without q_lora_rank is not a published DeepSeek form")
+        self.rotate = weights.state.ops.rotate
         self.query_columns = queries.taken
         self.down = column_linear(weights, [queries, latent], hidden_size, declared.bias)
         self.latent_norm = rms_norm(weights, "kv_a_layernorm", declared.latent_rank, declared.norm_epsilon)
@@ -75,7 +75,7 @@ class LatentAttention:
         heads = torch.unflatten(queries, -1, (self.heads, -1))
         plain, turning = torch.split(heads, [declared.plain_dim, declared.rotary_dim], dim=-1)
         both = torch.cat((turning, shared_key[:, None]), dim=1)
-        turned = rotate(both, step.tables[self.table_index], declared.rotary.interleaved)
+        turned = self.rotate(both, step.tables[self.table_index], declared.rotary.interleaved)
         absorbed = torch.einsum("thn,hnl->thl", plain, self.key_up)
         query = torch.cat((absorbed, turned[:, :-1]), dim=-1)
         key = torch.cat((self.latent_norm(latent)[:, None], turned[:, -1:]), dim=-1)

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from model_runner.layers.rotary import rotate
+from model_runner.layers.rotary_kernels import ROTATIONS, Rotate
+
 RmsNorm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 """(inputs [tokens, width], gain [width] of the same dtype, epsilon) -> normed, a fresh tensor."""
 
@@ -26,14 +29,17 @@ class FusedOps:
     add_rms_norm: AddRmsNorm | None = None
     gates: Mapping[str, Gate] = field(default_factory=dict)
     """By the activation's name in configurations."""
+    rotate: Rotate = rotate
     sources: Mapping[str, str] = field(default_factory=dict)
     """Which library each operation is computed by, for people."""
 
 
 TORCH_OPS = FusedOps()
 
-# Our name of an operation, and each library's (they agree today, but nothing makes them).
-OPERATIONS = ("rmsnorm", "fused_add_rmsnorm", "silu_and_mul", "gelu_tanh_and_mul", "gelu_and_mul")
+ALIKE = ("rmsnorm", "fused_add_rmsnorm", "silu_and_mul", "gelu_tanh_and_mul", "gelu_and_mul")
+"""Operations that both libraries have under one name, with the same arguments."""
+
+OPERATIONS = (*ALIKE, "rotary")
 ACTIVATION_GATES = {
     "silu": "silu_and_mul",
     "swish": "silu_and_mul",
@@ -54,16 +60,19 @@ def table_of(libraries: Mapping[str, Any]) -> FusedOps:
     """Each operation from the first library that has it; a library that is not installed is None."""
     found: dict[str, Callable[..., Any]] = {}
     sources = dict.fromkeys(OPERATIONS, NATIVE)
-    for operation in OPERATIONS:
-        for name, library in libraries.items():
+    for name, library in libraries.items():
+        for operation in ALIKE:
             function = getattr(library, operation, None)
-            if function is not None:
+            if function is not None and operation not in found:
                 found[operation], sources[operation] = function, name
-                break
+        function, rotation = ROTATIONS[name]
+        if "rotary" not in found and hasattr(library, function):
+            found["rotary"], sources["rotary"] = rotation(library), name
     return FusedOps(
         rms_norm=found.get("rmsnorm"),
         add_rms_norm=found.get("fused_add_rmsnorm"),
         gates={name: found[operation] for name, operation in ACTIVATION_GATES.items() if operation in found},
+        rotate=found.get("rotary", rotate),
         sources=sources,
     )
 

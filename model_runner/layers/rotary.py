@@ -12,10 +12,18 @@ from typing import Any
 import torch
 
 
+@dataclass(frozen=True)
+class RotaryTable:
+    """Cosines and then sines of each token of a step, and the tokens' numbers, by which kernels find their row."""
+
+    values: torch.Tensor  # [tokens, dim] float32
+    numbers: torch.Tensor  # [tokens] int64: 0, 1, ...
+
+
 @dataclass(frozen=True, eq=False)
 class Rotary:
     """Frequencies of the rotated dimensions; `scale` multiplies cosines and sines. Layers that share one object share
-    its tables in each step."""
+    its table in each step."""
 
     inverse_frequencies: torch.Tensor  # [dim / 2] float32
     scale: float = 1.0
@@ -25,19 +33,19 @@ class Rotary:
     def dim(self) -> int:
         return 2 * self.inverse_frequencies.numel()
 
-    def tables(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [tokens, 1, dim / 2] in float32."""
-        angles = positions.to(torch.float32)[:, None, None] * self.inverse_frequencies
-        return angles.cos() * self.scale, angles.sin() * self.scale
+    def table(self, positions: torch.Tensor) -> RotaryTable:
+        angles = positions.to(torch.float32)[:, None] * self.inverse_frequencies
+        values = torch.cat((angles.cos(), angles.sin()), dim=-1) * self.scale
+        return RotaryTable(values, torch.arange(positions.shape[0], device=positions.device))
 
     def to(self, device: torch.device) -> "Rotary":
         return Rotary(self.inverse_frequencies.to(device), self.scale, self.interleaved)
 
 
-def rotate(heads: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor], interleaved: bool = False) -> torch.Tensor:
+def rotate(heads: torch.Tensor, table: RotaryTable, interleaved: bool = False) -> torch.Tensor:
     """Rotates the leading dimensions of each head [tokens, heads, head_dim]; pairs are (i, i + dim / 2), or neighbours."""
-    cosine, sine = tables
-    rotated_dim = 2 * cosine.shape[-1]
+    cosine, sine = table.values[:, None].chunk(2, dim=-1)
+    rotated_dim = table.values.shape[-1]
     rotated, rest = heads[..., :rotated_dim].to(torch.float32), heads[..., rotated_dim:]
     if interleaved:
         first, second = rotated[..., 0::2], rotated[..., 1::2]

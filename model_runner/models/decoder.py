@@ -119,7 +119,7 @@ class Decoder:
         return [layer.attention.kept for layer in self.layers]
 
     def forward(self, inputs: StepInputs, attention: AttentionBackend) -> torch.Tensor:
-        step = LayerStep(inputs, attention, [rotary.tables(inputs.positions) for rotary in self.rotaries])
+        step = LayerStep(inputs, attention, [rotary.table(inputs.positions) for rotary in self.rotaries])
         stream = self.embedding(inputs.ids)
         if self.embedding_multiplier != 1.0:
             stream = stream * self.embedding_multiplier

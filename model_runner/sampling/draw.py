@@ -4,14 +4,16 @@ argmax(logits / temperature + noise) is taken as argmax(logits + temperature * n
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy
 import torch
 from numpy.typing import NDArray
 
 from model_runner.device_arrays import to_device
-from model_runner.sampling.filters import Filters, find_cut, sort_descending
+from model_runner.sampling.filters import Filters, find_cut
 from model_runner.sampling.noise import gumbel_noise
+from model_runner.sampling.survivors import Survivors, sorted_survivors
 
 FIRST_CANDIDATES = 128
 MOST_CANDIDATES = 1024
@@ -37,8 +39,14 @@ class DrawParameters:
         )
 
 
-def draw(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor) -> torch.Tensor:
+def draw(
+    logits: torch.Tensor,
+    parameters: DrawParameters,
+    vocabulary: torch.Tensor,
+    survivors: Survivors = sorted_survivors,
+) -> torch.Tensor:
     """Draws one id per row of logits [draws, vocab]: [draws] int64. `vocabulary` is arange(vocab), int32, on the device.
+    `survivors` filters rows whose whole vocabulary must be looked at.
 
     A row whose logits are all -inf or not finite gets some id; the caller knows such rows.
     """
@@ -48,7 +56,7 @@ def draw(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Ten
     ways = (
         (numpy.flatnonzero(~random), draw_greedy),
         (numpy.flatnonzero(random & ~filtered), draw_unfiltered),
-        (numpy.flatnonzero(random & filtered), draw_filtered),
+        (numpy.flatnonzero(random & filtered), partial(draw_filtered, survivors=survivors)),
     )
     ids = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
     for draws, way in ways:
@@ -70,7 +78,9 @@ def draw_unfiltered(logits: torch.Tensor, parameters: DrawParameters, vocabulary
     return largest_column(gumbel_noise(keys, vocabulary).mul_(_temperature(parameters, logits)[:, None]).add_(logits))
 
 
-def draw_filtered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor) -> torch.Tensor:
+def draw_filtered(
+    logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor, survivors: Survivors
+) -> torch.Tensor:
     """From the most likely ids, with noise for them only; rows that need more of them, from all ids above their cut."""
     device, vocab_size = logits.device, logits.shape[1]
     filters = Filters(
@@ -82,7 +92,7 @@ def draw_filtered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: 
     keys = to_device(parameters.keys, device)
     if device.type != "cpu":
         # Which rows are unsettled is known on the device only; waiting for it costs more than sorting all.
-        return _draw_above_cut(logits, filters, keys, vocabulary)
+        return _draw_surviving(logits, survivors(logits, filters), filters, keys, vocabulary)
     within_reach = parameters.top_k[parameters.top_k < MOST_CANDIDATES]
     count = min(vocab_size, max(FIRST_CANDIDATES, int(within_reach.max(initial=0)) + 1))
     values, candidates = logits.topk(count, dim=-1)
@@ -92,17 +102,16 @@ def draw_filtered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: 
     ids = candidates.gather(1, winners[:, None])[:, 0]
     unsettled = torch.nonzero(~cut.settled)[:, 0]
     if len(unsettled):
-        left = filters.select(unsettled)
-        ids[unsettled] = _draw_above_cut(logits[unsettled], left, keys[unsettled], vocabulary)
+        left, rest = filters.select(unsettled), logits[unsettled]
+        ids[unsettled] = _draw_surviving(rest, survivors(rest, left), left, keys[unsettled], vocabulary)
     return ids
 
 
-def _draw_above_cut(
-    logits: torch.Tensor, filters: Filters, keys: torch.Tensor, vocabulary: torch.Tensor
+def _draw_surviving(
+    logits: torch.Tensor, surviving: torch.Tensor, filters: Filters, keys: torch.Tensor, vocabulary: torch.Tensor
 ) -> torch.Tensor:
-    cut = find_cut(sort_descending(logits), logits, filters)
     noise = gumbel_noise(keys, vocabulary).mul_(filters.temperature[:, None])
-    return largest_column(noise.add_(logits).masked_fill_(logits < cut.logits, -torch.inf))
+    return largest_column(noise.add_(logits).masked_fill_(~surviving, -torch.inf))
 
 
 def largest_column(values: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from model_runner.sampling.draw import DrawParameters, draw
 from model_runner.sampling.grammar_mask import allowed_ids, apply_mask
 from model_runner.sampling.noise import draw_keys
 from model_runner.sampling.penalties import Penalties
+from model_runner.sampling.survivors import Survivors, sorted_survivors
 from protocol.plan import NOTHING_DRAWN, ForcedTokens, RowStart
 
 NOT_FINITE = -2
@@ -55,8 +56,11 @@ class Drawn:
 class SamplingPipeline:
     """State of every slot's sampling; `draw` runs only the stages that some row of the step needs."""
 
-    def __init__(self, max_slots: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_slots: int, vocab_size: int, device: torch.device, survivors: Survivors = sorted_survivors
+    ) -> None:
         self._device = device
+        self._survivors = survivors
         self._vocabulary = torch.arange(vocab_size, dtype=torch.int32, device=device)
         self._temperature = numpy.zeros(max_slots, dtype=numpy.float32)
         self._top_k = numpy.zeros(max_slots, dtype=numpy.int64)
@@ -119,7 +123,7 @@ class SamplingPipeline:
         self._bias.apply(logits, slots)
         if masks is not None and len(masks.draws):
             apply_mask(logits, self._index(masks.draws), to_device(masks.words, self._device))
-        ids = draw(logits, self._parameters(batch), self._vocabulary)
+        ids = draw(logits, self._parameters(batch), self._vocabulary, self._survivors)
         ids = self._mark_undrawn(ids, logits, finite, masks)
         self.learn(batch, ids)
         answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)

@@ -98,3 +98,51 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             pages = buffer[: len(pages)]
         self.query_starts = list(range(len(last) + 1))
         self.rows(starts, pages, last, given["page_size"])
+
+
+def top_k_mask_logits(*arguments: Any, **keywords: Any) -> torch.Tensor:
+    """All that reach the k-th largest stay, ties too."""
+    call = bind(SIGNATURES, "top_k_mask_logits", *arguments, **keywords)
+    logits, top_k = call["logits"], call["top_k"]
+    assert logits.is_contiguous() and top_k.dtype == torch.int32 and bool((top_k > 0).all())
+    kth = logits.sort(dim=-1, descending=True).values.gather(1, top_k[:, None].long() - 1)
+    masked: torch.Tensor = logits.masked_fill(logits < kth, -torch.inf)
+    return masked
+
+
+def top_p_renorm_probs(*arguments: Any, **keywords: Any) -> torch.Tensor:
+    """All that reach the threshold at which the sum is enough stay, and add up to one."""
+    call = bind(SIGNATURES, "top_p_renorm_probs", *arguments, **keywords)
+    probabilities, top_p = call["probs"], call["top_p"]
+    assert call["is_deterministic"], "sums in the order of arrival would make a draw depend on the batch"
+    assert probabilities.dtype == top_p.dtype == torch.float32 and bool(((top_p > 0) & (top_p < 1)).all())
+    ordered = probabilities.sort(dim=-1, descending=True).values.double()
+    kept = (ordered.cumsum(dim=-1) - ordered < top_p[:, None]).sum(dim=-1, keepdim=True).clamp(min=1)
+    threshold = ordered.gather(1, kept - 1).float()
+    remaining = probabilities.masked_fill(probabilities < threshold, 0.0)
+    renormed: torch.Tensor = remaining / remaining.sum(dim=-1, keepdim=True)
+    return renormed
+
+
+def apply_rope_with_cos_sin_cache_inplace(*arguments: Any, **keywords: Any) -> None:
+    call = bind(SIGNATURES, "apply_rope_with_cos_sin_cache_inplace", *arguments, **keywords)
+    for name in ("query", "key"):
+        turn_in_place(call[name], call["positions"], call["head_size"], call["cos_sin_cache"], call["is_neox"])
+
+
+def turn_in_place(
+    flat: torch.Tensor, positions: torch.Tensor, head_size: int, cache: torch.Tensor, is_neox: bool
+) -> None:
+    """What both libraries' rotations do to one argument, pairs left where they were."""
+    assert positions.dtype == torch.int64 and cache.dtype == torch.float32 and flat.stride(-1) == 1
+    heads = flat.view(flat.shape[0], -1, head_size)
+    cosine, sine = cache[positions][:, None].chunk(2, dim=-1)
+    rotated_dim = cache.shape[1]
+    half = rotated_dim // 2
+    if is_neox:
+        first, second = heads[..., :half], heads[..., half:rotated_dim]
+    else:
+        first, second = heads[..., 0:rotated_dim:2], heads[..., 1:rotated_dim:2]
+    turned = first * cosine - second * sine, second * cosine + first * sine
+    first.copy_(turned[0])
+    second.copy_(turned[1])

@@ -11,6 +11,8 @@ from torch.nn import functional
 from model_runner.layers.activations import ACTIVATIONS, gate_of, gated
 from model_runner.layers.norms import FusedRMSNorm, RMSNorm
 from model_runner.layers.ops import NATIVE, OPERATIONS, TORCH_OPS, choose_ops, table_of
+from model_runner.layers.rotary import Rotary, rotate
+from tests.model_runner.attention import flashinfer_standin
 from tests.model_runner.signatures.binding import bind, read_signatures
 
 BF16 = torch.bfloat16
@@ -33,7 +35,20 @@ def library(name: str) -> SimpleNamespace:
     def gate(operation: str, activation: Any) -> Any:
         return lambda *arguments: gated(activation, bind(signatures, operation, *arguments)["input"])
 
+    def rotary_embedding(*arguments: Any, **keywords: Any) -> None:
+        call = bind(signatures, "rotary_embedding", *arguments, **keywords)
+        assert call["key"] is None
+        query, positions, cache = call["query"], call["positions"], call["cos_sin_cache"]
+        flashinfer_standin.turn_in_place(query, positions, call["head_size"], cache, call["is_neox"])
+
+    rotations: dict[str, Any] = {
+        "sgl_kernel": {"rotary_embedding": rotary_embedding},
+        "flashinfer": {
+            "apply_rope_with_cos_sin_cache_inplace": flashinfer_standin.apply_rope_with_cos_sin_cache_inplace
+        },
+    }
     return SimpleNamespace(
+        **rotations[name],
         rmsnorm=rmsnorm,
         fused_add_rmsnorm=fused_add_rmsnorm,
         silu_and_mul=gate("silu_and_mul", functional.silu),
@@ -94,3 +109,22 @@ def test_an_activation_without_a_kernel_is_torchs() -> None:
     torch.testing.assert_close(
         gate_of("relu", table)(torch.tensor([[-1.0, 2.0, 3.0, 4.0]])), torch.tensor([[0.0, 8.0]])
     )
+
+
+@pytest.mark.parametrize("name", ["sgl_kernel", "flashinfer"])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("head_dim", "rotated_dim"), [(64, 64), (64, 32), (96, 96)])
+def test_kernels_rotate_as_torch_does(name: str, interleaved: bool, head_dim: int, rotated_dim: int) -> None:
+    """Heads are a part of a wider projection, as a layer has them. flashinfer has no kernel for heads of 96."""
+    random = torch.Generator().manual_seed(3)
+    table = Rotary(torch.rand(rotated_dim // 2, generator=random), scale=1.2).table(torch.tensor([0, 7, 7, 300, 2]))
+    projected = torch.randn(5, 4 * head_dim, generator=random)
+    heads = torch.unflatten(projected[:, : 3 * head_dim], -1, (3, head_dim))
+    wanted = rotate(heads, table, interleaved)
+    found = table_of({name: library(name)}).rotate(heads, table, interleaved)
+    if interleaved and (name, head_dim) != ("flashinfer", 96):  # torch leaves pairs apart, kernels where they were
+        pairs = torch.unflatten(wanted[..., :rotated_dim], -1, (2, -1)).transpose(-1, -2).flatten(-2)
+        wanted = torch.cat((pairs, wanted[..., rotated_dim:]), dim=-1)
+    torch.testing.assert_close(found, wanted)
+    if (name, head_dim) != ("flashinfer", 96):
+        assert found.data_ptr() == projected.data_ptr()

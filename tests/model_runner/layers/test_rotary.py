@@ -74,7 +74,7 @@ def test_scores_depend_on_distance_alone(interleaved: bool) -> None:
     rotary = ROPE_TYPES["default"](RotarySettings(8, 100.0, 64, 64, {}))
 
     def turned(head: torch.Tensor, position: int) -> torch.Tensor:
-        return rotate(head, rotary.tables(torch.tensor([position])), interleaved)
+        return rotate(head, rotary.table(torch.tensor([position])), interleaved)
 
     near = (turned(query, 5) * turned(key, 2)).sum()
     far = (turned(query, 45) * turned(key, 42)).sum()

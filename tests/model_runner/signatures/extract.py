@@ -24,6 +24,8 @@ WANTED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "flashinfer/norm/__init__.py": ("rmsnorm", "fused_add_rmsnorm"),
         "flashinfer/activation.py": ("silu_and_mul", "gelu_tanh_and_mul", "gelu_and_mul"),
+        "flashinfer/rope.py": ("apply_rope_with_cos_sin_cache_inplace",),
+        "flashinfer/sampling.py": ("top_k_mask_logits", "top_p_renorm_probs"),
     },
     "sgl_kernel": {
         "sgl_kernel/elementwise.py": (
@@ -32,6 +34,7 @@ WANTED: dict[str, dict[str, tuple[str, ...]]] = {
             "silu_and_mul",
             "gelu_tanh_and_mul",
             "gelu_and_mul",
+            "rotary_embedding",
         ),
         "sgl_kernel/gemm.py": ("fp8_scaled_mm", "sgl_per_token_quant_fp8"),
     },
