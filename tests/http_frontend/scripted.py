@@ -31,7 +31,7 @@ def run(served: Served, script: Script, **fields: Any) -> httpx.Response:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

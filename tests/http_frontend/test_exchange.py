@@ -13,6 +13,7 @@ from protocol.outputs import Finish, TextOutput
 from protocol.requests import GenerateRequest, TextPrompt
 from protocol.sampling import SamplingParameters
 from tests.http_frontend.fakes import Served, chat_body, logprob
+from tests.http_frontend.scripted import settle
 
 
 def output(text: str, ids: list[int], index: int = 0, finish: Finish | None = None, **more: Any) -> TextOutput:
@@ -51,14 +52,14 @@ def test_a_silent_stream_is_kept_alive(serve: Any) -> None:
     async def run() -> str:
         async with served.client() as client:
             call = asyncio.create_task(client.post("/v1/chat/completions", json=chat_body(stream=True)))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not served.ring.requests:
                     await asyncio.sleep(0)
                 await asyncio.sleep(0.03)
                 served.front.in_flight.sweep()
                 await asyncio.sleep(0.03)
                 served.front.in_flight.sweep()
-                await asyncio.sleep(0.001)
+                await settle()
             served.ring.play(served.ring.requests[0])
             return (await call).text
 

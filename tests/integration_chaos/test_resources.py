@@ -131,4 +131,4 @@ def second_signal_ends_at_once(server: Mute) -> None:
         began_s = time.monotonic()
         server.process.terminate()
         assert server.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 20

@@ -37,6 +37,8 @@ from tests.scheduler.bench import make_config
 from tests.scheduler.fake_executor import FakeExecutor
 from tests.scheduler.fake_model import expected_output
 
+PATIENCE_S = 60
+
 PROMPT = [5, 9, 11, 2, 40, 8, 3, 3, 1, 17]
 
 
@@ -71,24 +73,26 @@ class Ring:
 
     def tell(self, message: Any) -> None:
         self.control.send(encode(message))
-        assert self.links.control.socket.poll(5000)
+        assert self.links.control.socket.poll(PATIENCE_S * 1000)
         self.loop.turn()
 
     def send(self, message: Any) -> None:
         self.outbox.send("scheduler", 0, message)
-        assert self.links.inbox.socket.poll(5000)
+        assert self.links.inbox.socket.poll(PATIENCE_S * 1000)
         self.loop.turn()
 
     def submit(self, request_id: str, detokenizer: int = 0, max_tokens: int = 5) -> None:
         sampling = SamplingParameters(max_tokens=max_tokens, seed=7, ignore_eos=True)
         self.send(EngineRequest(request_id, pack_ids(PROMPT), sampling, detokenizer=detokenizer))
 
-    def receive(self, who: str, wanted: type, turns: int = 200) -> list[Any]:
-        """Turns the loop until a message of that kind has come; all that came, in order."""
+    def receive(self, who: str, wanted: type) -> list[Any]:
+        """Turns the loop until a message of that kind has come; all that came, in order. After each turn it waits a little,
+        so that the loop does not get far ahead of what is on its way."""
         found: list[Any] = []
-        for _ in range(turns):
+        until_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until_s:
             self.loop.turn()
-            self.inboxes[who].socket.poll(50 if self.loop.resting else 0)
+            self.inboxes[who].socket.poll(50)
             found += self.inboxes[who].drain()
             if any(isinstance(message, wanted) for message in found):
                 return found
@@ -223,7 +227,7 @@ def test_peeking_says_what_the_cache_holds(ring: Ring) -> None:
 
 def test_run_reports_ready_and_ends_at_shutdown(ring: Ring) -> None:
     ring.control.send(encode(Shutdown()))
-    assert ring.links.control.socket.poll(5000)
+    assert ring.links.control.socket.poll(PATIENCE_S * 1000)
     ring.loop.run()
     (ready,) = ring.receive("supervisor", Ready)
     assert ready.info["kv_tokens"] == 256 and ready.info["page_size"] == 4

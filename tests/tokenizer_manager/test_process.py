@@ -24,6 +24,7 @@ from runtime.process import write_start_file
 from runtime.status_board import StatusBoard
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 90
 CHAT = ChatPrompt([{"role": "user", "content": "Hello <|im_end|>"}])
 
 
@@ -65,7 +66,7 @@ class Process:
         self.outbox.send("tokenizer", 0, message)
 
     def receive(self, who: str) -> Any:
-        inbox, deadline = self.inboxes[who], time.monotonic() + 30
+        inbox, deadline = self.inboxes[who], time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if inbox.socket.poll(100):
                 return next(iter(inbox.drain(1)))
@@ -117,7 +118,7 @@ def test_a_process_works_from_ready_to_shutdown(process: Process) -> None:
     process.tell(Drain(time.time() + 5))
     assert isinstance(process.receive("supervisor"), Drained)
     process.tell(Shutdown())
-    _, stderr = process.child.communicate(timeout=20)
+    _, stderr = process.child.communicate(timeout=PATIENCE_S)
     assert process.child.returncode == 0
     imported = {line.rpartition(b"|")[2].strip() for line in stderr.splitlines() if line.startswith(b"import time:")}
     assert b"tokenizers" in imported
@@ -133,7 +134,7 @@ def test_a_start_that_cannot_be_is_reported_in_one_sentence(tmp_path: Path, tiny
         failed = process.receive("supervisor")
         assert isinstance(failed, Failed)
         assert "--chat-template nonsense" in failed.message
-        process.child.communicate(timeout=20)
+        process.child.communicate(timeout=PATIENCE_S)
         assert process.child.returncode == 1
     finally:
         process.close()

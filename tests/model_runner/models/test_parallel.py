@@ -51,7 +51,7 @@ class Meeting:
     def __init__(self, world: int) -> None:
         self.world = world
         self.left: list[torch.Tensor] = [torch.empty(0)] * world
-        self.barrier = threading.Barrier(world, timeout=30)
+        self.barrier = threading.Barrier(world, timeout=120)
 
     def exchange(self, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
         self.left[rank] = tensor.clone()
