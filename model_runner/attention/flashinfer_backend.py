@@ -45,6 +45,12 @@ class LayerKind:
     sliding_window: int | None
     logit_soft_cap: float | None
     causal: bool
+    sinks: bool
+
+    @property
+    def window_left(self) -> int:
+        """A window of w lets a query see itself and w - 1 keys to its left."""
+        return -1 if self.sliding_window is None else self.sliding_window - 1
 
 
 @dataclass(frozen=True)
@@ -160,9 +166,9 @@ class FlashInferAttention:
         if key is not None and value is not None:
             _store(keys, self._slot_mapping, key)
             _store(values, self._slot_mapping, value)
-        if spec.sinks is not None:
+        if spec.sinks is not None and spec.logit_soft_cap is not None:
             raise StartError(
-                "--attention-backend flashinfer has no attention sinks here; --attention-backend torch has"
+                "--attention-backend flashinfer has no attention sinks beside a soft cap; --attention-backend torch has"
             )
         kind = LayerKind(
             heads=query.shape[1],
@@ -172,11 +178,14 @@ class FlashInferAttention:
             sliding_window=spec.sliding_window,
             logit_soft_cap=spec.logit_soft_cap,
             causal=spec.causal,
+            sinks=spec.sinks is not None,
         )
         wrapper = self._planned.get(kind)
         if wrapper is None:
             wrapper = self._planned[kind] = self._plan(kind)
-        attended: torch.Tensor = wrapper.run(query.contiguous(), (keys, values))
+        # What the kernels for sinks read beside their plan.
+        more = () if spec.sinks is None else (spec.sinks, spec.scale)
+        attended: torch.Tensor = wrapper.run(query.contiguous(), (keys, values), *more)
         return attended
 
     def _plan(self, kind: LayerKind) -> Any:
@@ -185,7 +194,7 @@ class FlashInferAttention:
         decodes = rows.decodes and kind.causal
         wrapper = self._wrappers.get((kind, decodes))
         if wrapper is None:
-            wrapper = self._wrappers[kind, decodes] = self._make_wrapper(decodes)
+            wrapper = self._wrappers[kind, decodes] = self._make_wrapper(kind, decodes)
         if decodes:
             plan_decode(wrapper, kind, rows, self._options(kind))
         else:
@@ -204,19 +213,19 @@ class FlashInferAttention:
         self._note_upload()
         return wrapper
 
-    def _make_wrapper(self, decodes: bool) -> Any:
-        library = self._library
+    def _make_wrapper(self, kind: LayerKind, decodes: bool) -> Any:
         if decodes:
-            return library.BatchDecodeWithPagedKVCacheWrapper(
-                self._workspace, "NHD", use_tensor_cores=True, backend=KERNELS
+            return make_decode_wrapper(self._library, self._workspace, kind, self._dtype)
+        if kind.sinks:
+            return self._library.BatchAttentionWithAttentionSinkWrapper(
+                self._workspace, "NHD", backend=KERNELS, **sink_options(kind, self._dtype)
             )
-        return library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD", backend=KERNELS)
+        return self._library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD", backend=KERNELS)
 
     def _options(self, kind: LayerKind) -> dict[str, Any]:
         return {
             "sm_scale": kind.scale,
-            # A window of w lets a query see itself and w - 1 keys to its left.
-            "window_left": -1 if kind.sliding_window is None else kind.sliding_window - 1,
+            "window_left": kind.window_left,
             "logits_soft_cap": kind.logit_soft_cap,
             "q_data_type": self._dtype,
             "kv_data_type": self._dtype,
@@ -242,18 +251,40 @@ class GraphPlans:
         count = len(rows.last_page_tokens)
         wrapper = self._wrappers.get((count, kind))
         if wrapper is None:
-            wrapper = self._wrappers[count, kind] = self._library.BatchDecodeWithPagedKVCacheWrapper(
+            wrapper = self._wrappers[count, kind] = make_decode_wrapper(
+                self._library,
                 self._workspace,
-                "NHD",
+                kind,
+                options["q_data_type"],
                 use_cuda_graph=True,
-                use_tensor_cores=True,
                 paged_kv_indptr_buffer=torch.zeros(count + 1, dtype=torch.int32, device=self._device),
                 paged_kv_indices_buffer=self._pages,
                 paged_kv_last_page_len_buffer=torch.zeros(count, dtype=torch.int32, device=self._device),
-                backend=KERNELS,
             )
         plan_decode(wrapper, kind, rows, options)
         return wrapper
+
+
+def make_decode_wrapper(
+    library: Any, workspace: torch.Tensor, kind: LayerKind, dtype: torch.dtype, **options: Any
+) -> Any:
+    if kind.sinks:
+        options |= sink_options(kind, dtype)
+        return library.BatchDecodeWithAttentionSinkWrapper(workspace, "NHD", backend=KERNELS, **options)
+    return library.BatchDecodeWithPagedKVCacheWrapper(
+        workspace, "NHD", use_tensor_cores=True, backend=KERNELS, **options
+    )
+
+
+def sink_options(kind: LayerKind, dtype: torch.dtype) -> dict[str, Any]:
+    """What kernels for sinks are compiled for."""
+    return {
+        "q_data_type": dtype,
+        "kv_data_type": dtype,
+        "head_dim_qk": kind.head_dim,
+        "head_dim_vo": kind.head_dim,
+        "window_left": kind.window_left,
+    }
 
 
 def plan_decode(wrapper: Any, kind: LayerKind, rows: PagedRows, options: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ class Wrapper:
     """What both wrappers do: plan once, run for several layers."""
 
     real = ""
+    planned_as = ""
+    """The class whose `plan` this one inherits, where it is not its own."""
     plan_name = "plan"
     query_starts: list[int]
 
@@ -27,7 +29,8 @@ class Wrapper:
         self.plans = 0
 
     def plan(self, *arguments: Any, **keywords: Any) -> None:
-        self.given = bind(SIGNATURES, f"{self.real}.{self.plan_name}", self, *arguments, **keywords)
+        owner = self.planned_as or self.real
+        self.given = bind(SIGNATURES, f"{owner}.{self.plan_name}", self, *arguments, **keywords)
         self.plans += 1
         self.take(self.given)
 
@@ -44,6 +47,7 @@ class Wrapper:
     def run(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
         call = bind(SIGNATURES, f"{self.real}.run", self, *arguments, **keywords)
         query, (keys, values) = call["q"], call["paged_kv_cache"]
+        self.sinks = self.sinks_of(*call.get("args", ()))
         given = self.given
         assert query.shape[1] == given["num_qo_heads"] and keys.shape[2] == given["num_kv_heads"]
         assert query.dtype == keys.dtype == given["q_data_type"] == given["kv_data_type"]
@@ -55,6 +59,10 @@ class Wrapper:
         attended = torch.cat(parts)
         assert len(attended) == len(query)
         return attended.to(query.dtype)
+
+    def sinks_of(self, *more: Any) -> torch.Tensor | None:
+        assert not more
+        return None
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         given, count, length = self.given, len(query), len(keys)
@@ -71,7 +79,10 @@ class Wrapper:
             hidden |= key_position > position
         if given["window_left"] >= 0:
             hidden |= key_position < position - given["window_left"]
-        return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if self.sinks is not None:
+            scores = torch.cat((scores, self.sinks[:, None, None].expand(-1, count, 1)), dim=-1)
+        return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :length], values)
 
 
 class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
@@ -98,6 +109,34 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             pages = buffer[: len(pages)]
         self.query_starts = list(range(len(last) + 1))
         self.rows(starts, pages, last, given["page_size"])
+
+
+class WithSinks(Wrapper):
+    """What is compiled into a wrapper for sinks must be what it is planned for."""
+
+    def sinks_of(self, *more: Any) -> torch.Tensor | None:
+        sinks, scale = more
+        made, given = self.made, self.given
+        assert sinks.dtype == torch.float32 and sinks.shape == (given["num_qo_heads"],)
+        assert scale == given["sm_scale"] and not given["logits_soft_cap"]
+        assert made["head_dim_qk"] == made["head_dim_vo"] == given.get("head_dim", given.get("head_dim_qk"))
+        assert made["window_left"] == given["window_left"] and made["q_data_type"] == given["q_data_type"]
+        found: torch.Tensor = sinks
+        return found
+
+
+class BatchAttentionWithAttentionSinkWrapper(WithSinks, BatchPrefillWithPagedKVCacheWrapper):
+    real = "BatchAttentionWithAttentionSinkWrapper"
+    planned_as = "BatchPrefillWithPagedKVCacheWrapper"
+
+
+class BatchDecodeWithAttentionSinkWrapper(WithSinks, BatchDecodeWithPagedKVCacheWrapper):
+    real = "BatchDecodeWithAttentionSinkWrapper"
+    planned_as = "BatchDecodeWithPagedKVCacheWrapper"
+
+    def take(self, given: dict[str, Any]) -> None:
+        self.made |= self.made.get("kwargs", {})  # handed on to the wrapper without sinks
+        super().take(given)
 
 
 def top_k_mask_logits(*arguments: Any, **keywords: Any) -> torch.Tensor:

@@ -128,11 +128,23 @@ def test_what_it_cannot_do_is_told(call: Any, message: str) -> None:
         call()
 
 
-def test_sinks_are_refused() -> None:
+def test_sinks_beside_a_soft_cap_are_refused() -> None:
     pair = Pair()
-    spec = AttentionSpec(scale=1.0, v_head_dim=DIM, sinks=torch.zeros(4))
-    with pytest.raises(StartError, match="no attention sinks"):
+    spec = AttentionSpec(scale=1.0, v_head_dim=DIM, sinks=torch.zeros(4), logit_soft_cap=3.0)
+    with pytest.raises(StartError, match="no attention sinks beside a soft cap"):
         pair.compare(pair.feed([2]), spec)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_sinks(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(4)
+    spec = AttentionSpec(scale=0.5, v_head_dim=DIM, sliding_window=window, sinks=torch.tensor([0.0, 2.0, -3.0, 1.0]))
+    for step in ([9, 1, 4, 0], [1, 1, 1, 5], [1, 1, 1, 1]):
+        pair.compare(pair.feed(step), spec, PLAIN)
+    pair.ours.reserve_graphs(40)
+    monkeypatch.setattr(pair.ours, "prepare", pair.ours.prepare_graph)
+    for _ in range(2):
+        pair.compare(pair.feed([1, 1, 1]), spec, PLAIN)
 
 
 def test_a_missing_library_is_a_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

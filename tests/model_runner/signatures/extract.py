@@ -22,6 +22,12 @@ WANTED: dict[str, dict[str, tuple[str, ...]]] = {
             "BatchDecodeWithPagedKVCacheWrapper._plan_impl",
             "BatchDecodeWithPagedKVCacheWrapper.run",
         ),
+        "flashinfer/attention/_core.py": (
+            "BatchAttentionWithAttentionSinkWrapper.__init__",
+            "BatchAttentionWithAttentionSinkWrapper.run",
+            "BatchDecodeWithAttentionSinkWrapper.__init__",
+            "BatchDecodeWithAttentionSinkWrapper.run",
+        ),
         "flashinfer/norm/__init__.py": ("rmsnorm", "fused_add_rmsnorm"),
         "flashinfer/activation.py": ("silu_and_mul", "gelu_tanh_and_mul", "gelu_and_mul"),
         "flashinfer/rope.py": ("apply_rope_with_cos_sin_cache_inplace",),
