@@ -12,6 +12,7 @@ from types import FrameType
 import setproctitle
 
 from function_call.deployment import decide_parsers
+from model_runner.attention.support import flashinfer_refusal
 from model_runner.kernels.support import kernels_refusal
 from model_runner.models.catalogue import find_architecture, list_models
 from protocol.control import Role
@@ -85,9 +86,17 @@ def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> En
     )
     model = describe_model(args, path, environment.cache_folder)
     hardware = read_hardware(cuda_visible_devices=environment.cuda_visible_devices)
-    refusal = kernels_refusal(model.architecture, text_config(model.config), hardware.processor_flags)
-    native = find_architecture(model.architecture) is not None
-    given = Given(args, model, hardware, weight_bytes(path), environment.omp_threads, refusal, native)
+    text = text_config(model.config)
+    given = Given(
+        args,
+        model,
+        hardware,
+        weight_bytes(path),
+        environment.omp_threads,
+        kernels_refusal(model.architecture, text, hardware.processor_flags),
+        native=find_architecture(model.architecture) is not None,
+        flashinfer_refusal=flashinfer_refusal(model.architecture, text),
+    )
     config = resolve(given, run_dir=str(run_dir), version=VERSION)
     return decide_parsers(config, chosen_template_text(args.chat_template, model))
 

@@ -39,6 +39,8 @@ class Given:
     """Why the compiled CPU kernels can't run the model here, None if they can."""
     native: bool = True
     """Whether the architecture has a native declaration."""
+    flashinfer_refusal: str | None = None
+    """Why flashinfer can't attend for the model, None if it can."""
 
 
 class Decisions:
@@ -142,6 +144,10 @@ def _attention_backend(given: Given, device: Device, decisions: Decisions) -> At
         decisions.note("attention_backend", asked, "asked for")
         return asked
     if device == "cuda":
+        unfit = "flashinfer computes in 16 bits" if args.dtype == "float32" else given.flashinfer_refusal
+        if unfit is not None:
+            decisions.note("attention_backend", "torch", unfit)
+            return "torch"
         decisions.note("attention_backend", "flashinfer", "the one for cuda")
         return "flashinfer"
     if refusal is not None:

@@ -33,13 +33,15 @@ def read_sizes(
     heads: int | None = None,
     vocab_size: int | None = None,
 ) -> Sizes:
-    """The common dimensions; the arguments are the family's defaults where the configuration is silent."""
+    """The common dimensions; the arguments are the family's defaults where the configuration is silent. A null is not
+    silence: as many KV heads as heads, and heads that share the hidden size out."""
     hidden_size = config.integer("hidden_size")
     heads = config.integer("num_attention_heads", heads)
-    kv = config.integer("num_key_value_heads", kv_heads or heads)
+    kv = config.nullable_integer("num_key_value_heads", kv_heads) or heads
     if heads % kv:
         raise config.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
-    if config.raw("head_dim") is None and head_dim is None and hidden_size % heads:
+    dim = config.nullable_integer("head_dim", head_dim)
+    if dim is None and hidden_size % heads:
         raise config.error("num_attention_heads", f"a divisor of hidden_size ({hidden_size})")
     return Sizes(
         vocab_size=config.integer("vocab_size", vocab_size),
@@ -47,7 +49,7 @@ def read_sizes(
         layers=config.integer("num_hidden_layers"),
         heads=heads,
         kv_heads=kv,
-        head_dim=config.integer("head_dim", head_dim or hidden_size // heads),
+        head_dim=dim or hidden_size // heads,
         intermediate_size=config.integer("intermediate_size"),
         norm_epsilon=config.number("rms_norm_eps", norm_epsilon),
     )

@@ -34,10 +34,13 @@ def decide(
     kernels_refusal: str | None = "no compiler",
     stored_as: str = "",
     native: bool = True,
+    flashinfer_refusal: str | None = None,
     **flags: Any,
 ) -> Any:
     model = make_model(config=LLAMA, context_length=8192, stored_as=stored_as)
-    given = Given(ServerArgs(**flags), model, hardware, weight_bytes, omp_threads, kernels_refusal, native)
+    given = Given(
+        ServerArgs(**flags), model, hardware, weight_bytes, omp_threads, kernels_refusal, native, flashinfer_refusal
+    )
     return resolve(given, run_dir="/r", version="0")
 
 
@@ -68,6 +71,8 @@ def decide(
         (CPU, KERNELS | {"page_size": 32}, {"attention_backend": "torch"}),
         (CPU, KERNELS | {"tp_size": 2}, {"attention_backend": "torch"}),
         (GPUS, KERNELS, {"attention_backend": "flashinfer"}),
+        (GPUS, {"flashinfer_refusal": "odd heads"}, {"attention_backend": "torch"}),
+        (GPUS, {"dtype": "float32"}, {"attention_backend": "torch", "dtype": "float32"}),
         (CPU, KERNELS | {"deterministic": True}, {"attention_backend": "cpu"}),
         (CPU, KERNELS | {"native": False}, {"model_impl": "transformers", "attention_backend": "torch"}),
         (CPU, {"native": False, "model_impl": "native"}, {"model_impl": "native"}),
@@ -95,6 +100,14 @@ def test_decisions(hardware: Hardware, flags: dict[str, Any], expected: dict[str
 def test_wishes_that_can_t_be_met(flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(StartError, match=sentence):
         decide(**flags)
+
+
+def test_a_model_that_flashinfer_cannot_attend_for_says_so_at_start() -> None:
+    assert ("attention_backend = torch", "no latent attention") in decide(
+        GPUS, flashinfer_refusal="no latent attention"
+    ).decisions
+    asked = decide(GPUS, flashinfer_refusal="odd heads", attention_backend="flashinfer")
+    assert asked.attention_backend == "flashinfer"
 
 
 def test_more_ranks_than_gpus() -> None:

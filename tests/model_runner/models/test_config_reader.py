@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from model_runner.models.common_settings import read_sizes
 from model_runner.models.config_reader import ConfigError, ConfigReader
 from model_runner.models.registry import build_model
 
@@ -69,3 +70,15 @@ def test_null_means_none_where_absence_means_the_default() -> None:
     assert reader.nullable_integer("c", 7) == 7
     assert reader.nullable_number("a", 7.0) is None
     assert reader.nullable_number("c", None) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"), [({}, (8, 256)), ({"num_key_value_heads": None, "head_dim": None}, (16, 64))]
+)
+def test_null_sizes_are_worked_out_and_missing_ones_are_the_familys(
+    values: dict[str, Any], wanted: tuple[int, int]
+) -> None:
+    known = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 1, "vocab_size": 9}
+    reader = ConfigReader(known | {"intermediate_size": 8} | values, "X")
+    sizes = read_sizes(reader, head_dim=256, kv_heads=8)
+    assert (sizes.kv_heads, sizes.head_dim) == wanted
