@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from model_runner.attention.interface import AttentionBackend
 from model_runner.attention.registry import build_attention
 from model_runner.device_arrays import HostCopy
+from model_runner.draws import DrawPass
 from model_runner.forward import ForwardPass, ForwardResult
 from model_runner.inputs import InputBuilder, PlanRows
 from model_runner.layers.ops import NATIVE, choose_ops
@@ -20,7 +21,15 @@ from model_runner.models.registry import build_model
 from model_runner.parallel.group import LEADER, OneRank, RankGroup
 from model_runner.prompt_logprobs import PromptLogprobs
 from model_runner.sampling.grammar_mask import parse_words
-from model_runner.sampling.pipeline import NO_TOKEN_LEFT, NOT_FINITE, DrawBatch, DrawMasks, Drawn, SamplingPipeline
+from model_runner.sampling.logprobs import LogprobAnswer
+from model_runner.sampling.pipeline import (
+    NO_TOKEN_LEFT,
+    NOT_FINITE,
+    OUT_OF_MEMORY,
+    DrawBatch,
+    DrawMasks,
+    SamplingPipeline,
+)
 from model_runner.sampling.survivors import choose_survivors
 from model_runner.step import CausalModel
 from model_runner.step_timer import StepTimer
@@ -35,6 +44,21 @@ PROBE_ROWS = 1
 """The scheduler keeps one row free for health probes, beside those that --max-running-requests promises."""
 NOT_FINITE_MESSAGE = "the model computed NaN or infinite values for this request"
 NO_TOKEN_LEFT_MESSAGE = "banned, allowed and minimum tokens together leave no token to draw"
+OUT_OF_MEMORY_MESSAGE = "out of memory: the draw of this request alone does not fit"
+UNDRAWN = (
+    (NOT_FINITE, NOT_FINITE_MESSAGE),
+    (NO_TOKEN_LEFT, NO_TOKEN_LEFT_MESSAGE),
+    (OUT_OF_MEMORY, OUT_OF_MEMORY_MESSAGE),
+)
+
+
+@dataclass(frozen=True)
+class PendingAnswer:
+    """Logprobs on their way to the host, of the draws in `asking`."""
+
+    asking: NDArray[numpy.int64]
+    answer: LogprobAnswer
+    copy: HostCopy
 
 
 @dataclass
@@ -46,9 +70,8 @@ class PendingStep:
     timer: StepTimer
     forward: ForwardResult | None = None
     spoiled: HostCopy | None = None  # [rows] bool
-    drawn: Drawn | None = None
     ids: HostCopy | None = None  # [draws] int64
-    answer: HostCopy | None = None
+    answers: list[PendingAnswer] = field(default_factory=list)
 
 
 class ModelRunner:
@@ -88,6 +111,7 @@ class ModelRunner:
         self._forward = ForwardPass(
             self._model, attention, self._inputs, self._prompt_logprobs, self._group.world, graphs
         )
+        self._draws = DrawPass(self._model, self._sampling, self._group.world)
         self._pending: deque[PendingStep] = deque()
         self._steps = 0
         self._forward_us = 0
@@ -132,14 +156,19 @@ class ModelRunner:
         if step.forward is None or not step.forward.hidden.numel():
             return
         step.timer.begin()
-        logits = self._model.logits(step.forward.hidden)
         batch = draw_batch(step.rows)
         if self._leads:
-            step.drawn = self._sampling.draw(logits, batch, draw_masks(step.plan, step.rows, masks))
-            step.ids = HostCopy(self._group.broadcast(step.drawn.ids))
-            if step.drawn.answer is not None:
-                step.answer = step.drawn.answer.to_host()
+            parts = self._draws.run(step.forward.hidden, batch, draw_masks(step.plan, step.rows, masks))
+            ids = parts[0].ids if len(parts) == 1 else torch.cat([part.ids for part in parts])
+            self._sampling.learn(batch, ids)
+            step.ids = HostCopy(self._group.broadcast(ids))
+            first = 0
+            for part in parts:
+                if part.answer is not None:
+                    step.answers.append(PendingAnswer(part.asking + first, part.answer, part.answer.to_host()))
+                first += len(part.ids)
         else:
+            self._model.logits(step.forward.hidden)
             drawn = torch.empty(len(batch.slots), dtype=torch.int64, device=self._model.device)
             self._sampling.learn(batch, self._group.broadcast(drawn))
         step.timer.end()
@@ -221,7 +250,7 @@ def collect_ids(step: PendingStep) -> tuple[NDArray[numpy.int32], dict[int, str]
             failures.setdefault(int(step.rows.rows[row]), NOT_FINITE_MESSAGE)
     if step.ids is not None:
         ids[:] = step.ids.wait()[0].numpy()
-        for code, message in ((NOT_FINITE, NOT_FINITE_MESSAGE), (NO_TOKEN_LEFT, NO_TOKEN_LEFT_MESSAGE)):
+        for code, message in UNDRAWN:
             for row in draw_rows[ids == code].tolist():
                 failures.setdefault(row, message)
         ids[(ids < 0) | numpy.isin(draw_rows, list(failures))] = NOTHING_DRAWN
@@ -230,12 +259,13 @@ def collect_ids(step: PendingStep) -> tuple[NDArray[numpy.int32], dict[int, str]
 
 def collect_logprobs(step: PendingStep, ids: NDArray[numpy.int32]) -> list[IdLogprobs | None] | None:
     """One entry per draw that asked and drew, None for the others; None if nobody asked."""
-    if step.drawn is None or step.drawn.answer is None or step.answer is None:
+    if not step.answers:
         return None
     spread: list[IdLogprobs | None] = [None] * len(ids)
-    for draw, entry in zip(step.drawn.asking.tolist(), step.drawn.answer.entries(step.answer), strict=True):
-        if ids[draw] >= 0:
-            spread[draw] = entry
+    for pending in step.answers:
+        for draw, entry in zip(pending.asking.tolist(), pending.answer.entries(pending.copy), strict=True):
+            if ids[draw] >= 0:
+                spread[draw] = entry
     return spread
 
 

@@ -24,6 +24,9 @@ NOT_FINITE = -2
 NO_TOKEN_LEFT = -3
 """In `Drawn.ids`: bans and allowed ids exclude every token together. A grammar would have overruled them."""
 
+OUT_OF_MEMORY = -4
+"""In `Drawn.ids`: the row's draws alone take more memory than there is."""
+
 
 @dataclass(frozen=True)
 class DrawBatch:
@@ -35,6 +38,13 @@ class DrawBatch:
     """With several draws per row: [draws] the id that the row has fed after this draw's token, -1 after its last. A draw
     counts as the row's own only if all draws of the row before it equal what was fed (verified speculation)."""
 
+    def slice(self, first: int, last: int) -> "DrawBatch":
+        """Some of the draws; a row's draws are not to be parted."""
+        checked = self.checked_against
+        return DrawBatch(
+            self.slots[first:last], self.positions[first:last], None if checked is None else checked[first:last]
+        )
+
 
 @dataclass(frozen=True)
 class DrawMasks:
@@ -42,6 +52,11 @@ class DrawMasks:
 
     draws: NDArray[numpy.int64]  # [masked] indices into the draws
     words: NDArray[numpy.int32]  # [masked, words]
+
+    def slice(self, first: int, last: int) -> "DrawMasks":
+        """Those of some of the draws."""
+        chosen = (self.draws >= first) & (self.draws < last)
+        return DrawMasks(self.draws[chosen] - first, self.words[chosen])
 
 
 @dataclass(frozen=True)
@@ -112,7 +127,8 @@ class SamplingPipeline:
         self._bans.learn(forced.slot, ids, valid)
 
     def draw(self, logits: torch.Tensor, batch: DrawBatch, masks: DrawMasks | None) -> Drawn:
-        """Draws from the model's logits, float32 [draws, vocab], which are changed in place."""
+        """Draws from the model's logits, float32 [draws, vocab], which are changed in place. Nothing else is: the slots
+        know of what was drawn once they `learn` it."""
         slots = batch.slots
         finite = torch.isfinite(logits.amax(dim=-1))
         asking, questions = self._asking(slots)
@@ -125,7 +141,6 @@ class SamplingPipeline:
             apply_mask(logits, self._index(masks.draws), to_device(masks.words, self._device))
         ids = draw(logits, self._parameters(batch), self._vocabulary, self._survivors)
         ids = self._mark_undrawn(ids, logits, finite, masks)
-        self.learn(batch, ids)
         answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)
         return Drawn(ids, asking, answer)
 

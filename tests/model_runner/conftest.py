@@ -47,7 +47,7 @@ class TinyModel:
             for _ in range(layers)
         ]
         self.spec = AttentionSpec(scale=HEAD_DIM**-0.5, v_head_dim=HEAD_DIM)
-        self.most_tokens = 10**9
+        self.most_tokens = self.most_draws = 10**9
         self.forwards: list[int] = []
 
     def embed(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -71,6 +71,8 @@ class TinyModel:
         return hidden
 
     def logits(self, hidden_rows: torch.Tensor) -> torch.Tensor:
+        if len(hidden_rows) > self.most_draws:
+            raise torch.OutOfMemoryError("pretended")
         return hidden_rows @ self.head.T
 
     def dense_logits(self, ids: Sequence[int]) -> torch.Tensor:
@@ -85,7 +87,7 @@ class TinyModel:
             weights = scores.masked_fill(~causal, -torch.inf).softmax(-1)
             attended = weights @ values.repeat_interleave(HEADS // KV_HEADS, 0)
             hidden = hidden + attended.transpose(0, 1).flatten(1)
-        return self.logits(hidden)
+        return hidden @ self.head.T
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         ids = list(prompt)

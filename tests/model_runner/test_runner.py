@@ -166,6 +166,55 @@ def test_a_step_in_which_every_row_fails(driver: Any, tiny_model: Any) -> None:
     assert result.prompt_logprobs == [[]]
 
 
+def test_out_of_memory_in_the_draw_splits_it_and_changes_nothing(driver: Any, tiny_model: Any) -> None:
+    """Penalties, logprobs and masks of either part, several steps: what was learnt twice or not at all would show."""
+    samplings = (
+        GREEDY,
+        SamplingParameters(temperature=0.9, logprobs=2, frequency_penalty=1.0),
+        SamplingParameters(temperature=0.7, repetition_penalty=1.5),
+        SamplingParameters(temperature=0.9, logprobs=5),
+    )
+    few = numpy.zeros(-(-tiny_model.vocab_size // 32), dtype="<i4")
+    few[0] = 0b1100
+    found = []
+    for most_draws in (10**9, 2, 1):
+        tiny_model.most_draws = most_draws
+        for slot, sampling in enumerate(samplings):
+            driver.add(slot, [slot + 1, 2, 3], sampling, seed=slot)
+        results = [driver.step(masks={3: few.tobytes()}) for _ in range(4)]
+        entries = [entry for result in results for entry in result.logprobs or ()]
+        asked = [(entry.id, entry.rank, entry.top_ids, round(entry.logprob, 3)) if entry else None for entry in entries]
+        found.append(([(result.ids, result.failures) for result in results], asked))
+        for slot in range(len(samplings)):
+            driver.release(slot)
+    assert found[0] == found[1] == found[2]
+
+
+def test_draws_of_a_row_that_alone_do_not_fit_fail_alone(driver: Any, tiny_model: Any) -> None:
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        if any(torch.equal(row, heavy) for row in hidden):
+            raise torch.OutOfMemoryError("pretended")
+        seen.append(hidden)
+        found: torch.Tensor = plain(hidden)
+        return found
+
+    plain, seen, heavy = tiny_model.logits, list[torch.Tensor](), torch.zeros(1)
+    tiny_model.logits = logits
+    for slot in range(3):
+        driver.add(slot, [slot + 1, 2, 3], GREEDY)
+    driver.step()
+    for slot in range(3):
+        driver.release(slot)
+    heavy = seen[0][1]
+    for slot in range(3):
+        driver.add(slot, [slot + 1, 2, 3], GREEDY)
+    result = driver.step()
+    assert [(failure.row, failure.message[:13]) for failure in result.failures] == [(1, "out of memory")]
+    ids = unpack_ids(result.ids)
+    assert ids[1] == NOTHING_DRAWN
+    assert [ids[0], ids[2]] == [tiny_model.greedy([slot, 2, 3], 1)[0] for slot in (1, 3)]
+
+
 def test_an_error_that_is_not_memory_is_not_swallowed(driver: Any, tiny_model: Any) -> None:
     def broken(inputs: Any, attention: Any) -> torch.Tensor:
         raise RuntimeError("a bug")

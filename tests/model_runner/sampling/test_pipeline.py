@@ -77,7 +77,10 @@ def test_what_could_not_be_drawn_is_marked_and_leaves_no_history() -> None:
     pipeline = make(row(0, penalised), row(1, penalised), row(2, confined), row(3, GREEDY))
     logits = logits_of(4)
     logits[1, 3] = torch.nan
-    ids = pipeline.draw(logits, batch(0, 1, 2, 3), masks(0, NONE)).ids.tolist()
+    drawn = pipeline.draw(logits, batch(0, 1, 2, 3), masks(0, NONE)).ids
+    assert pipeline.last_ids[:4].tolist() == [0] * 4, "nothing is learnt by drawing: it may have to be done again"
+    pipeline.learn(batch(0, 1, 2, 3), drawn)
+    ids = drawn.tolist()
     assert ids[:3] == [NOTHING_DRAWN, NOT_FINITE, NO_TOKEN_LEFT]
     assert ids[3] >= 0
     assert pipeline.last_ids[:4].tolist() == [0, 0, 0, ids[3]]
@@ -125,7 +128,7 @@ def test_min_tokens_holds_back_the_end_whatever_its_bias() -> None:
 def test_drawn_and_forced_ids_count_alike() -> None:
     sampling = SamplingParameters(temperature=0.0, frequency_penalty=1.0, logit_bias={8: 50.0})
     drawing, forced = make(row(0, sampling)), make(row(0, sampling))
-    drawing.draw(torch.zeros(1, VOCAB), batch(0), None)
+    drawing.learn(batch(0), drawing.draw(torch.zeros(1, VOCAB), batch(0), None).ids)
     forced.force(ForcedTokens(0, pack_ids([8])))
     after = [torch.zeros(1, VOCAB), torch.zeros(1, VOCAB)]
     drawing.draw(after[0], batch(0), None)
