@@ -17,8 +17,11 @@ class Adjustment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TextPrompt(msgspec.Struct, frozen=True, omit_defaults=True, tag="text"):
+    """`suffix` is what follows the answer, which then fills the middle; only for models that have an `InfillFormat`."""
+
     text: str
     add_special_tokens: bool = True
+    suffix: str = ""
 
 
 class TokensPrompt(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):

@@ -8,6 +8,20 @@ from protocol.control import Role
 from runtime.server_args import ServerArgs
 
 
+class InfillFormat(msgspec.Struct, frozen=True):
+    """Ids that mark what stands before and after a middle to be filled in, and ids that end it (the marks among them).
+
+    `middle` closes such a prompt, if the format has it; `marks` are the texts of the marks in the prompt's order.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None
+    suffix_first: bool
+    end_ids: tuple[int, ...]
+    marks: tuple[str, ...]
+
+
 class ModelDescription(msgspec.Struct, frozen=True):
     """One served model, as far as it is known without torch.
 
@@ -33,6 +47,8 @@ class ModelDescription(msgspec.Struct, frozen=True):
     generation_defaults: dict[str, Any] = {}
     stored_as: str = ""
     """How a GGUF file stores most of its weights (`Q4_1`, `BF16`, ...); "" for other formats."""
+    infill: InfillFormat | None = None
+    """How prompts with a suffix are written; None: the vocabulary has no tokens for it."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from runtime.engine_config import ModelDescription
 from runtime.gguf_config import config_from_gguf, end_tokens_from_gguf, stored_as_from_gguf, tokenizer_config_from_gguf
 from runtime.gguf_header import read_gguf_header
+from runtime.infill import find_infill
 from runtime.server_args import ServerArgs
 from runtime.start_error import StartError
 from runtime.tokenizer_loading import tokenizer_file_for
@@ -115,6 +116,7 @@ def _description(args: ServerArgs, found: _Checkpoint) -> ModelDescription:
         tokenizer_file=str(found.tokenizer_file),
         tokenizer_config=tokenizer_config,
         stored_as=found.stored_as,
+        infill=find_infill(vocabulary),
         generation_defaults={name: generation[name] for name in _SAMPLING_DEFAULTS if generation.get(name) is not None},
     )
 
@@ -126,13 +128,14 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json with special tokens as plain strings and the chat template from wherever the checkpoint keeps
-    it: chat_template.jinja (and additional_chat_templates/), chat_template.json, or the configuration itself."""
-    result = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
-    for name in _SPECIAL_TOKENS:
-        if isinstance(result.get(name), dict):
-            result[name] = result[name].get("content")
-    template = result.get("chat_template")
+    """Special tokens as plain strings, and the chat template from wherever the checkpoint keeps it: chat_template.jinja
+    (and additional_chat_templates/), chat_template.json, or tokenizer_config.json itself. The rest is the tokenizer's."""
+    settings = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+    result = {name: settings[name] for name in _SPECIAL_TOKENS if name in settings}
+    for name, token in result.items():
+        if isinstance(token, dict):
+            result[name] = token.get("content")
+    template = settings.get("chat_template")
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}
     template = _read_json(folder / "chat_template.json").get("chat_template", template)
@@ -142,7 +145,6 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     if further:
         former = {"default": template} if isinstance(template, str) else template or {}
         template = former | further
-    result.pop("chat_template", None)
     if template:
         result["chat_template"] = template
     return result
@@ -181,6 +183,11 @@ def _named_id(vocabulary: Vocabulary, token: Any) -> list[int]:
     return [] if id is None else [id]
 
 
+def _number(digits: str) -> int | float:
+    """Integers of more than 64 bits as floats: no message between processes holds larger ones, and some files do."""
+    return int(digits) if len(digits) < 19 else float(digits)
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in the file, {} if there is no file; ValueError if it is something else."""
     if not path.is_file():
@@ -188,7 +195,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if path.stat().st_size > _MAX_JSON_BYTES:
         raise ValueError(f"{path.name} is larger than {_MAX_JSON_BYTES >> 20} MiB")
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes(), parse_int=_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} is not valid JSON: {error}") from None
     if not isinstance(document, dict):

@@ -22,6 +22,7 @@ from protocol.sampling import DetokenizeOptions
 from runtime.engine_config import EngineConfig
 from tokenizer_manager.chat_rendering import ChatRenderer, RenderedChat
 from tokenizer_manager.control_tokens import MarkedEncoder, strings_of
+from tokenizer_manager.infill import Infiller
 from tokenizer_manager.reasoning_span import reasoning_span
 from tokenizer_manager.tokenization import TextTokenizer
 from tokenizer_manager.validation import (
@@ -60,6 +61,7 @@ class RequestPreparer:
         self._tokenizer = tokenizer
         self._renderer = renderer
         self._encoder = MarkedEncoder(tokenizer)
+        self._infiller = None if self._model.infill is None else Infiller(self._model.infill, tokenizer)
         self._context = ContextRule(config.model.context_length, config.args.context_overflow)
 
     def prepare(self, request: GenerateRequest, patient: bool = True) -> PreparedRequest:
@@ -79,6 +81,8 @@ class RequestPreparer:
             sampling = msgspec.structs.replace(sampling, banned_sequences=banned)
         check_something_allowed(sampling, self._model.eos_token_ids)
         detokenize, end_ids = self._template_stops(prompt, request.detokenize)
+        if isinstance(request.prompt, TextPrompt) and request.prompt.suffix and self._model.infill is not None:
+            end_ids = self._model.infill.end_ids
         span = None
         if request.reasoning is not None:
             text = prompt.text if prompt.text is not None else self._tokenizer.decode(ids[-64:])
@@ -143,6 +147,9 @@ class RequestPreparer:
             check_vocabulary(ids, self._model.vocab_size, "prompt")
             return EncodedPrompt(ids, None, "prompt")
         if isinstance(prompt, TextPrompt):
+            if prompt.suffix:
+                assert self._infiller is not None
+                return EncodedPrompt(self._infiller.encode(prompt), None, "prompt")
             ids = self._tokenizer.encode(prompt.text, prompt.add_special_tokens)
             return EncodedPrompt(ids, prompt.text, "prompt")
         try:
@@ -176,5 +183,5 @@ def prompt_size(prompt: Prompt) -> int:
     if isinstance(prompt, TokensPrompt):
         return len(prompt.ids) // 8
     if isinstance(prompt, TextPrompt):
-        return len(prompt.text)
+        return len(prompt.text) + len(prompt.suffix)
     return sum(map(len, strings_of([prompt.messages, prompt.tools, prompt.documents, prompt.template_kwargs])))

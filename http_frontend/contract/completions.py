@@ -12,8 +12,16 @@ from http_frontend.contract.sampling import (
     max_tokens_ruling,
     rejected,
 )
+from runtime.engine_config import EngineConfig
 
 MAX_PROMPTS = 1024
+
+
+def suffix_ruling(config: EngineConfig) -> Ruling:
+    if config.model.infill is None:
+        return Ruling("rejected", "the model's vocabulary has no fill-in-the-middle tokens")
+    return Ruling("honoured", f"the prompt is written with {' '.join(config.model.infill.marks)}")
+
 
 COMPLETIONS = Record(
     (
@@ -37,7 +45,7 @@ COMPLETIONS = Record(
         ),
         Field("echo", Flag(), SHAPE, probe=(False, True)),
         Field("best_of", Integer(1, MAX_CHOICES), "http front end: the most likely of several", probe=(1, 4)),
-        Field("suffix", Text(), "nowhere", rejected("fill-in-the-middle is not built"), neutral=("",)),
+        Field("suffix", Text(), TEMPLATE, suffix_ruling, neutral=("",)),
         Field("add_special_tokens", Flag(), TEMPLATE, EXTENSION),
         Field("prompt_embeds", Anything(), "nowhere", rejected("prompts are text or token ids")),
         *SHARED,

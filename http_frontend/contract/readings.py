@@ -82,8 +82,8 @@ READINGS = (
         "suffix (completions)",
         "ignored or 400, by model",
         "only with a completion template",
-        "400 that says so",
-        "http_frontend/test_readings.py::test_suffix_is_refused_with_its_reason",
+        "fill-in-the-middle where the vocabulary has tokens for it, else 400 that says so",
+        "http_frontend/test_readings.py::test_a_suffix_is_honoured_or_refused_by_the_vocabulary",
     ),
     Reading(
         "stream_options without stream",

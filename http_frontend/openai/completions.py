@@ -17,7 +17,7 @@ from http_frontend.openai.parameters import (
     wants_prompt_ids,
 )
 from protocol.ids import pack_ids
-from protocol.requests import DetokenizeRequest, GenerateRequest, TextPrompt, TokensPrompt
+from protocol.requests import DetokenizeRequest, GenerateRequest, Prompt, TextPrompt, TokensPrompt
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -30,6 +30,7 @@ async def build_completions(front: Front, call: Call) -> tuple[list[GenerateRequ
     include_usage, continuous_usage = check_stream_options(fields, review)
     prompts = prompts_of(fields["prompt"])
     echo = fields.get("echo", False)
+    suffix = suffix_of(fields, prompts)
     max_tokens = fields.get("max_tokens", DEFAULT_MAX_TOKENS)
     scores = max_tokens == 0
     if scores and not echo:
@@ -49,12 +50,11 @@ async def build_completions(front: Front, call: Call) -> tuple[list[GenerateRequ
         grammar=grammar_of(fields, front.config),
     )
     sequences, copies = choices_of(fields, sampling, review, best_of)
-    add_special_tokens = fields.get("add_special_tokens", True)
     requests = [
         generate_request(
             call,
             front.worker,
-            TextPrompt(prompt, add_special_tokens) if isinstance(prompt, str) else TokensPrompt(pack_ids(prompt)),
+            prompt_of(fields, prompt, suffix),
             sampling,
             detokenize_options(fields),
             position,
@@ -89,6 +89,24 @@ def prompts_of(prompt: Any) -> Prompts:
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return [prompt]
     return list(prompt)
+
+
+def prompt_of(fields: Fields, prompt: str | list[int], suffix: str) -> Prompt:
+    if isinstance(prompt, str):
+        return TextPrompt(prompt, fields.get("add_special_tokens", True), suffix)
+    return TokensPrompt(pack_ids(prompt))
+
+
+def suffix_of(fields: Fields, prompts: Prompts) -> str:
+    """What is to follow the answer; "" for an answer that just goes on."""
+    suffix: str = fields.get("suffix", "")
+    if suffix:
+        for name in ("echo", "truncate_prompt_tokens"):
+            if fields.get(name):
+                refuse(name, "can't be combined with suffix")
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            refuse("suffix", "needs prompts that are text: the model's marks go between")
+    return suffix
 
 
 def counts_of(fields: Fields) -> tuple[int, int]:

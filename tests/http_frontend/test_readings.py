@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from protocol.requests import TextPrompt
 from protocol.sampling import GrammarSpec
+from runtime.engine_config import InfillFormat
 from tests.http_frontend.fakes import Served, events
 
 
@@ -47,8 +49,40 @@ def test_user_is_told(served: Served) -> None:
     assert '"field":"user"' in served.chat(user="me").headers["x-candor-adjustments"]
 
 
-def test_suffix_is_refused_with_its_reason(served: Served) -> None:
-    assert "fill-in-the-middle" in served.complete(suffix="x").json()["error"]["message"]
+INFILL = InfillFormat(5, 6, 7, False, (5, 6, 7), ("<pre>", "<suf>", "<mid>"))
+
+
+def test_a_suffix_is_honoured_or_refused_by_the_vocabulary(served: Served) -> None:
+    def tier() -> Any:
+        rows = served.call("GET", "/v1/contract").json()["endpoints"]["/v1/completions"]
+        return next((row["tier"], row["reason"]) for row in rows if row["field"] == "suffix")
+
+    without = "the model's vocabulary has no fill-in-the-middle tokens"
+    assert tier() == ("rejected", without)
+    assert without in served.complete(suffix="x").json()["error"]["message"]
+    assert served.complete(suffix="").status_code == 200
+    config = served.front.config
+    served.front.config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, infill=INFILL))
+    assert tier() == ("honoured", "the prompt is written with <pre> <suf> <mid>")
+    served.ring.sent.clear()
+    for suffix in ("x", ""):
+        assert served.complete(prompt=["a", "b"], suffix=suffix).status_code == 200
+    assert [request.prompt for request in served.ring.requests] == [
+        TextPrompt(text, suffix=suffix) for suffix in ("x", "") for text in ("a", "b")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"echo": True}, "echo"), ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens"), ({"prompt": [1, 2]}, "suffix"),
+     ({"prompt": ["a", [1]]}, "suffix")],
+)  # fmt: skip
+def test_what_a_suffix_does_not_go_with(served: Served, fields: dict[str, Any], param: str) -> None:
+    config = served.front.config
+    served.front.config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, infill=INFILL))
+    refused = served.complete(suffix="x", **fields)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == param
+    assert served.complete(suffix="", **fields).status_code == 200
 
 
 def test_stray_stream_options(serve: Any) -> None:
