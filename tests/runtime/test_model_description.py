@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from runtime.engine_config import ModelDescription
 from runtime.gguf_config import config_from_gguf
 from runtime.gguf_header import read_gguf_header
 from runtime.model_description import describe_model, read_tokenizer_config
@@ -109,6 +111,17 @@ def test_broken_files_are_named(checkpoint: Path, file: str, content: str, sente
     (checkpoint / file).write_text(content)
     with pytest.raises(StartError, match=sentence):
         describe(checkpoint)
+
+
+def test_numbers_beyond_64_bits_do_not_keep_a_checkpoint_from_being_served(checkpoint: Path) -> None:
+    """What transformers writes for a tokenizer without a limit; and one in the configuration itself."""
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": int(1e30)}))
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"some_limit": int(1e30)}))
+    model = describe(checkpoint)
+    assert set(model.tokenizer_config) <= {"bos_token", "eos_token", "unk_token", "pad_token", "chat_template"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(model), type=ModelDescription) == model
 
 
 def test_missing_pieces_and_pickles_are_named(checkpoint: Path) -> None:
