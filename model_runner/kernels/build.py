@@ -10,6 +10,7 @@ from model_runner.kernels.library import load_library
 from model_runner.kernels.packing import (
     GROUP,
     PANEL,
+    ActivationBits,
     GroupedWeight,
     PackedWeight,
     pack_dense,
@@ -96,11 +97,11 @@ class WeightPacker:
         *,
         bias: bool = False,
         gated: bool = False,
-        terms: int = 1,
+        activation_bits: ActivationBits = 8,
     ) -> PackedWeight:
         """Row blocks of one or several projections as one packed weight. Block names lack the `.weight` ending.
 
-        `terms` 2 is for inputs with outliers (docs/performance.md has the measurements).
+        16 `activation_bits` are for inputs that decide more than they cost (docs/performance.md has the measurements).
         """
         named = [RowBlock(f"{block.name}.weight", block.rows, block.region) for block in blocks]
         added = None
@@ -109,18 +110,18 @@ class WeightPacker:
             added = torch.cat(parts)
         grouped = self._as_shipped(weights, named, inputs)
         if grouped is not None:
-            return pack_grouped(grouped, added, gated=gated, terms=terms)
+            return pack_grouped(grouped, added, gated=gated, activation_bits=activation_bits)
         dense = weights.rows(named, inputs)
         if self._quantization == "none":
             return pack_dense(dense, added, gated=gated)
         quantise = quantise_int4 if self._quantization == "int4" else quantise_int8
-        return pack_grouped(quantise(dense), added, gated=gated, terms=terms)
+        return pack_grouped(quantise(dense), added, gated=gated, activation_bits=activation_bits)
 
     def table(self, weights: Weights, name: str, rows: int, inputs: int) -> PackedWeight:
         """An embedding or output head. 4-bit groups harm it more than they save, so `int4` makes int8 ones here."""
         if self._quantization == "int4":
             return WeightPacker("w8a8").table(weights, name, rows, inputs)
-        return self.linear(weights, [RowBlock(name, rows)], inputs, terms=2)
+        return self.linear(weights, [RowBlock(name, rows)], inputs, activation_bits=16)
 
     def _as_shipped(self, weights: Weights, blocks: Sequence[RowBlock], inputs: int) -> GroupedWeight | None:
         if self._quantization == "none":
@@ -227,7 +228,7 @@ def _layer(
 
     return DenseLayer(
         input_norm=norm(layer.attention_norm),
-        qkv=packer.linear(inner, blocks, hidden, bias=attention.qkv_bias, terms=2),
+        qkv=packer.linear(inner, blocks, hidden, bias=attention.qkv_bias, activation_bits=16),
         query_norm=head_norm("q_norm", attention.heads),
         key_norm=head_norm("k_norm", attention.kv_heads),
         rotary=_rotary_table(attention.rotary, context_tokens, tables),
@@ -235,7 +236,7 @@ def _layer(
         post_attention_norm=norm(layer.attention_output_norm),
         mlp_norm=norm(layer.feed_forward_norm),
         gate_up=packer.linear(mlp, halves, hidden, bias=feed_forward.bias, gated=True),
-        down=packer.linear(mlp, [RowBlock("down_proj", hidden)], size, bias=feed_forward.bias, terms=2),
+        down=packer.linear(mlp, [RowBlock("down_proj", hidden)], size, bias=feed_forward.bias),
         post_mlp_norm=norm(layer.feed_forward_output_norm),
         sliding_window=attention.sliding_window,
     )

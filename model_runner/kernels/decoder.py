@@ -82,7 +82,7 @@ def linear_struct(weight: PackedWeight) -> LinearStruct:
         outputs=weight.outputs,
         inputs=weight.inputs,
         gated=int(weight.gated),
-        terms=weight.terms,
+        activation_bits=weight.activation_bits,
         data=weight.data.data_ptr(),
         bias=bias,
     )

@@ -18,6 +18,7 @@ COMPILE_FLAGS = (
     "-march=native",
     "-ffp-contract=off",  # only the fused operations that the source spells out, so that every tile rounds alike
     "-fno-math-errno",
+    "-fno-tree-reassoc",  # regrouping sums of integers is exact, but costs more registers than there are
     "-shared",
     "-fPIC",
     "-pthread",
@@ -37,7 +38,7 @@ class LinearStruct(ctypes.Structure):
         ("outputs", ctypes.c_int32),
         ("inputs", ctypes.c_int32),
         ("gated", ctypes.c_int32),
-        ("terms", ctypes.c_int32),
+        ("activation_bits", ctypes.c_int32),
         ("data", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )

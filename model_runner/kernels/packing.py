@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 
 Form = Literal["int4", "int8", "bfloat16", "float32"]
+ActivationBits = Literal[8, 16]
 
 PANEL = 16
 GROUP = 32
@@ -54,8 +55,8 @@ class PackedWeight:
     gated: bool
     data: torch.Tensor  # uint8
     bias: torch.Tensor | None  # [outputs] float32
-    terms: int = 1
-    """int8 terms per activation (1 or 2) that an integer form multiplies with."""
+    activation_bits: ActivationBits = 8
+    """What an integer form rounds its inputs to."""
 
     @property
     def weight_bytes(self) -> int:
@@ -98,7 +99,11 @@ def _panels(tensor: torch.Tensor, gated: bool) -> torch.Tensor:
 
 
 def pack_grouped(
-    weight: GroupedWeight, bias: torch.Tensor | None = None, *, gated: bool = False, terms: int = 1
+    weight: GroupedWeight,
+    bias: torch.Tensor | None = None,
+    *,
+    gated: bool = False,
+    activation_bits: ActivationBits = 8,
 ) -> PackedWeight:
     """Packs an int4 or int8 weight; a gated one holds the gate's rows, then as many of the up projection."""
     form: Form = "int8" if weight.minimums is None else "int4"
@@ -116,7 +121,7 @@ def pack_grouped(
         blocks[..., 2 * end + PANEL :].copy_(_panels(weight.minimums, gated).transpose(2, 3))
     outputs = blocks.shape[0] * blocks.shape[1] * PANEL
     data = blocks.view(torch.uint8).flatten()
-    return PackedWeight(form, outputs, inputs, rows, gated, data, _bias(bias, gated), terms)
+    return PackedWeight(form, outputs, inputs, rows, gated, data, _bias(bias, gated), activation_bits)
 
 
 def pack_dense(weight: torch.Tensor, bias: torch.Tensor | None = None, *, gated: bool = False) -> PackedWeight:

@@ -66,9 +66,7 @@ inline void pairs16(const void* p, F32x16& even, F32x16& odd) {
 
 #endif
 
-// Four bytes of activations against 16 outputs' four weights each, summed exactly in 16 lanes of 32 bits. Weights are
-// unsigned bytes, activations signed: one instruction with AVX-512 VNNI. CANDOR_EMULATE_VNNI computes the same slowly,
-// so that the code around it can be tested on any machine.
+// Sixteen sums of 32 bits, and exact dot products of small integers that add to them.
 #if defined(CANDOR_AVX512)
 #define CANDOR_VNNI 1
 
@@ -76,61 +74,57 @@ struct I32x16 {
   __m512i v;
 };
 
-struct U8x64 {
-  __m512i v;
-};
-
 inline I32x16 all_int16(int32_t x) { return {_mm512_set1_epi32(x)}; }
-inline U8x64 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline U8x64 low_nibbles(U8x64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(0x0f))}; }
-inline U8x64 high_nibbles(U8x64 a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(0x0f))}; }
-inline U8x64 plus_128(U8x64 a) { return {_mm512_xor_si512(a.v, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
-inline I32x16 dot_add(I32x16 sum, U8x64 weights, int32_t quad) { return {_mm512_dpbusd_epi32(sum.v, weights.v, _mm512_set1_epi32(quad))}; }
 inline F32x16 to_float(I32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
-#elif defined(CANDOR_EMULATE_VNNI)
-#define CANDOR_VNNI 1
+// Two 16-bit activations against two 16-bit weights of each of 16 outputs.
+inline I32x16 pair_dot(I32x16 sum, const uint8_t* weights, int32_t pair) {
+  return {_mm512_dpwssd_epi32(sum.v, _mm512_loadu_si512(weights), _mm512_set1_epi32(pair))};
+}
+
+// Four signed bytes of activations against four unsigned bytes of weights of each of 16 outputs.
+inline I32x16 quad_dot(I32x16 sum, const uint8_t* weights, int32_t quad) {
+  return {_mm512_dpbusd_epi32(sum.v, _mm512_loadu_si512(weights), _mm512_set1_epi32(quad))};
+}
+
+#else
 
 struct I32x16 {
-  int32_t lane[16];
+  __m256i low, high;
 };
 
-struct U8x64 {
-  uint8_t byte[64];
-};
-
-template <class Function>
-inline U8x64 each_byte(U8x64 a, Function f) {
-  for (uint8_t& byte : a.byte) byte = static_cast<uint8_t>(f(byte));
-  return a;
-}
+inline __m256i load_half(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline void store_half(uint8_t* p, __m256i a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
 
 inline I32x16 all_int16(int32_t x) {
-  I32x16 a;
-  for (int32_t& lane : a.lane) lane = x;
-  return a;
+  const __m256i v = _mm256_set1_epi32(x);
+  return {v, v};
 }
-inline U8x64 load_bytes(const uint8_t* p) {
-  U8x64 a;
-  __builtin_memcpy(a.byte, p, 64);
-  return a;
-}
-inline U8x64 low_nibbles(U8x64 a) { return each_byte(a, [](int b) { return b & 15; }); }
-inline U8x64 high_nibbles(U8x64 a) { return each_byte(a, [](int b) { return b >> 4; }); }
-inline U8x64 plus_128(U8x64 a) { return each_byte(a, [](int b) { return b ^ 0x80; }); }
-inline I32x16 dot_add(I32x16 sum, U8x64 weights, int32_t quad) {
-  int8_t x[4];
-  __builtin_memcpy(x, &quad, 4);
-  for (int lane = 0; lane < 16; ++lane)
-    for (int i = 0; i < 4; ++i) sum.lane[lane] += weights.byte[lane * 4 + i] * x[i];
-  return sum;
-}
-inline F32x16 to_float(I32x16 a) {
-  float f[16];
-  for (int lane = 0; lane < 16; ++lane) f[lane] = static_cast<float>(a.lane[lane]);
-  return load16(f);
+inline F32x16 to_float(I32x16 a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+
+inline I32x16 pair_dot(I32x16 sum, const uint8_t* weights, int32_t pair) {
+  const __m256i x = _mm256_set1_epi32(pair);
+  return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(load_half(weights), x)),
+          _mm256_add_epi32(sum.high, _mm256_madd_epi16(load_half(weights + 32), x))};
 }
 
+// AVX2 has no such instruction. CANDOR_EMULATE_VNNI computes the same slowly, so that the code around it can be tested
+// on any machine.
+#if defined(CANDOR_EMULATE_VNNI)
+#define CANDOR_VNNI 1
+
+inline I32x16 quad_dot(I32x16 sum, const uint8_t* weights, int32_t quad) {
+  int8_t x[4];
+  int32_t lane[16];
+  __builtin_memcpy(x, &quad, 4);
+  __builtin_memcpy(lane, &sum, 64);
+  for (int output = 0; output < 16; ++output)
+    for (int i = 0; i < 4; ++i) lane[output] += weights[output * 4 + i] * x[i];
+  __builtin_memcpy(&sum, lane, 64);
+  return sum;
+}
+
+#endif
 #endif
 
 }  // namespace candor

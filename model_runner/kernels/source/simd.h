@@ -23,6 +23,12 @@ inline float horizontal_max(__m256 v) {
   return _mm_cvtss_f32(s);
 }
 
+inline int32_t horizontal_sum(__m256i v) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+
 // exp(x) for x <= 88, relative error under 2e-7; below -87 the result is 0 (Cody-Waite reduction, degree 6).
 inline __m256 exp8(__m256 x) {
   const __m256 low = _mm256_set1_ps(-87.3f);

@@ -8,6 +8,7 @@ import torch
 from model_runner.kernels.decoder import linear_struct
 from model_runner.kernels.packing import (
     GROUP,
+    ActivationBits,
     GroupedWeight,
     PackedWeight,
     pack_dense,
@@ -26,30 +27,26 @@ def multiply(library: ctypes.CDLL, weight: PackedWeight, inputs: torch.Tensor, t
     return out[:, : weight.rows]
 
 
-def quantised(inputs: torch.Tensor, terms: int) -> torch.Tensor:
-    """Inputs after the kernels' own rounding: int8 terms per group of 32, dequantised again, in float64."""
-    rest, total = inputs, torch.zeros(inputs.shape, dtype=torch.float64)
-    for _ in range(terms):
-        grouped = torch.unflatten(rest, 1, (-1, GROUP))
-        largest = grouped.abs().amax(2, keepdim=True)
-        quants = (grouped * torch.where(largest > 0, 127 / largest, 0.0)).round()
-        term = (quants.double() * (largest / 127).double()).flatten(1)
-        total, rest = total + term, (rest.double() - term).float()
-    return total
+def quantised(inputs: torch.Tensor, bits: int) -> torch.Tensor:
+    """Inputs after the kernels' own rounding: integers per group of 32, dequantised again, in float64."""
+    grouped = torch.unflatten(inputs, 1, (-1, GROUP))
+    largest, largest_quant = grouped.abs().amax(2, keepdim=True), (1 << (bits - 1)) - 1
+    quants = (grouped * torch.where(largest > 0, largest_quant / largest, 0.0)).round()
+    return (quants.double() * (largest / largest_quant).double()).flatten(1)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-FORMS = ("int4", "int8", "int4 x2", "int8 x2", "bfloat16", "float32")
+FORMS = ("int4", "int8", "int4 16 bits", "int8 16 bits", "bfloat16", "float32")
 
 
 def packed(form: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> tuple[PackedWeight, torch.Tensor]:
     """The packed weight and the dense one that it stands for."""
     if form.startswith("int"):
         grouped = quantise_int4(weight) if form.startswith("int4") else quantise_int8(weight)
-        return pack_grouped(grouped, bias, terms=2 if form.endswith("x2") else 1), grouped.dense()
+        return pack_grouped(grouped, bias, activation_bits=16 if form.endswith("16 bits") else 8), grouped.dense()
     held = weight.to(torch.bfloat16 if form == "bfloat16" else torch.float32)
     return pack_dense(held, bias), held.float()
 
@@ -59,7 +56,7 @@ def packed(form: str, weight: torch.Tensor, bias: torch.Tensor | None = None) ->
 def test_product_is_that_of_the_dense_weight(library: ctypes.CDLL, form: str, outputs: int, inputs: int) -> None:
     weight, dense = packed(form, random(outputs, inputs))
     x = random(7, inputs, seed=1)
-    expected = (quantised(x, weight.terms) if form.startswith("int") else x.double()) @ dense.double().T
+    expected = (quantised(x, weight.activation_bits) if form.startswith("int") else x.double()) @ dense.double().T
     torch.testing.assert_close(multiply(library, weight, x).double(), expected, rtol=2e-5, atol=2e-4)
 
 
@@ -75,18 +72,20 @@ def test_a_row_is_the_same_bits_in_any_company(library: ctypes.CDLL, form: str) 
         assert torch.equal(apart, together)
 
 
-@pytest.mark.parametrize("form", ["int4", "int8", "int4 x2"])
+@pytest.mark.parametrize("form", ["int4", "int8", "int4 16 bits", "int8 16 bits"])
 def test_avx512_code_computes_the_same_bits(library: ctypes.CDLL, emulating_library: ctypes.CDLL, form: str) -> None:
     weight, _ = packed(form, random(32, 96), random(32, seed=3))
     x = random(9, 96, seed=4)
     assert torch.equal(multiply(library, weight, x), multiply(emulating_library, weight, x))
 
 
-def test_extreme_integers_do_not_saturate(library: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("bits", [8, 16])
+def test_extreme_integers_do_not_saturate(library: ctypes.CDLL, bits: ActivationBits) -> None:
     quants = torch.full((16, 32), 255, dtype=torch.uint8)
     ones = torch.ones(16, 2, dtype=torch.float16)
-    four_bits = pack_grouped(GroupedWeight(quants, ones, torch.zeros(16, 2, dtype=torch.float16)))
-    eight_bits = pack_grouped(GroupedWeight(torch.full((16, 64), -127, dtype=torch.int8), ones))
+    nibbles = GroupedWeight(quants, ones, torch.zeros(16, 2, dtype=torch.float16))
+    four_bits = pack_grouped(nibbles, activation_bits=bits)
+    eight_bits = pack_grouped(GroupedWeight(torch.full((16, 64), -127, dtype=torch.int8), ones), activation_bits=bits)
     x = torch.full((1, 64), -3.0)
     torch.testing.assert_close(multiply(library, four_bits, x), torch.full((1, 16), -3.0 * 15 * 64))
     torch.testing.assert_close(multiply(library, eight_bits, x), torch.full((1, 16), 3.0 * 127 * 64))
