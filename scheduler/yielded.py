@@ -1,9 +1,14 @@
 """What a client is told of fields that gave way to the grammar: a row must always have a token that it may draw."""
 
+from collections.abc import Mapping
+
 from protocol.ids import pack_ids
 from protocol.outputs import Finish
 from protocol.requests import Adjustment
 from scheduler.sequence import Sequence
+
+EXCLUSIVE_BIAS = 100.0
+"""As far as a bias may go: OpenAI's word for a ban, or for nothing else."""
 
 
 def yielded(sequence: Sequence, finish: Finish) -> tuple[Adjustment, ...]:
@@ -20,11 +25,21 @@ def yielded(sequence: Sequence, finish: Finish) -> tuple[Adjustment, ...]:
     reason = "the grammar allowed nothing else"
     if sampling.allowed_token_ids is not None and not set(output) <= {*sampling.allowed_token_ids}:
         found.append(Adjustment("allowed_token_ids", "changed", reason))
+    if sampling.logit_bias is not None and _overruled(sampling.logit_bias, set(output), sequence.request.end_ids):
+        found.append(Adjustment("logit_bias", "changed", reason))
     if sampling.banned_sequences:
         text = pack_ids(output)
         if any(_holds(text, pack_ids(banned)) for banned in sampling.banned_sequences):
             found.append(Adjustment("bad_words", "changed", reason))
     return tuple(found)
+
+
+def _overruled(bias: Mapping[int, float], drawn: set[int], end_ids: tuple[int, ...]) -> bool:
+    """Whether a token was drawn that was as good as banned, or one beside those that were to be drawn always. Lesser
+    biases weigh, and what they weighed nobody can see."""
+    wanted = {id for id, value in bias.items() if value >= EXCLUSIVE_BIAS}
+    against = any(bias.get(id, 0.0) <= -EXCLUSIVE_BIAS for id in drawn)
+    return against or bool(wanted and not drawn <= {*wanted, *end_ids})
 
 
 def _holds(ids: bytes, sought: bytes) -> bool:

@@ -45,7 +45,7 @@ class Field:
         return self.ruling(config) if callable(self.ruling) else self.ruling
 
     def check(self, value: Any, path: str, review: Review) -> Any:
-        """The checked value, or None where the field is ignored; RequestError for a rejected field or a bad value."""
+        """The checked value, or None where the field asks for nothing; RequestError for a rejected field or a bad value."""
         ruling = self.rule(review.config)
         asks = value not in self.neutral
         if ruling.tier == "rejected":
@@ -81,8 +81,8 @@ class Record:
             here = f"{path}.{name}" if path else name
             if field is None:
                 review.tell_unknown(here, name, self.by_name)
-            elif item is not None:
-                checked[name] = field.check(item, here, review)
+            elif item is not None and (kept := field.check(item, here, review)) is not None:
+                checked[name] = kept
         for name in self.required:
             if name not in checked:
                 refuse(f"{path}.{name}" if path else name, "is required", "missing_required_parameter")

@@ -61,6 +61,7 @@ def test_a_suffix_is_honoured_or_refused_by_the_vocabulary(served: Served) -> No
     assert tier() == ("rejected", without)
     assert without in served.complete(suffix="x").json()["error"]["message"]
     assert served.complete(suffix="").status_code == 200
+    assert served.ring.requests[-1].prompt == TextPrompt("Once")
     config = served.front.config
     served.front.config = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, infill=INFILL))
     assert tier() == ("honoured", "the prompt is written with <pre> <suf> <mid>")

@@ -141,6 +141,10 @@ def test_a_grammar_is_replayed_on_resume_at_every_position(lookahead: int) -> No
         ({"min_tokens": 6}, ["min_tokens"]),
         ({"min_tokens": 5}, []),  # the end is the sixth
         ({"allowed_token_ids": (1, 2, 3, 4, 6, 7, 8, 9, EOS)}, ["allowed_token_ids"]),  # 5 is the only way on
+        ({"logit_bias": {5: -100.0}}, ["logit_bias"]),
+        ({"logit_bias": {5: -99.0}}, []),  # it weighs, and may be outweighed
+        ({"logit_bias": {11: -100.0}}, []),  # the grammar would not have drawn it
+        ({"logit_bias": {5: 100.0}}, ["logit_bias"]),  # others were drawn as well
         ({"banned_sequences": ((40, 30), (4, 5))}, ["bad_words"]),
         ({"banned_sequences": ((5, 4),)}, []),
     ],
