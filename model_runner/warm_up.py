@@ -5,7 +5,7 @@ import torch
 from model_runner.attention.interface import AttentionBackend
 from model_runner.attention.registry import build_attention
 from model_runner.decode_graphs import DecodeGraphs, GraphAttention, cuda_capture, dummy_step
-from model_runner.layers.declarations import ExpertsDeclaration
+from model_runner.layers.experts import MixtureOfExperts
 from model_runner.models.decoder import Decoder
 from model_runner.step import CausalModel
 from runtime.engine_config import EngineConfig
@@ -60,7 +60,9 @@ def capture_graphs(
 
 
 def can_be_captured(model: CausalModel) -> bool:
-    """Native models, save mixtures of experts: how many tokens an expert gets is read back in the middle of a step."""
-    return isinstance(model, Decoder) and not any(
-        isinstance(layer.feed_forward, ExpertsDeclaration) for layer in model.declared.layers
-    )
+    """Native models whose steps never wait for the device. Those do with experts of which the host must know how many
+    tokens each gets, and where ranks share a GPU."""
+    if not isinstance(model, Decoder) or model.communicator.waits:
+        return False
+    mixtures = [layer.feed_forward for layer in model.layers if isinstance(layer.feed_forward, MixtureOfExperts)]
+    return not any(mixture.experts.waits for mixture in mixtures)

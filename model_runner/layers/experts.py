@@ -1,25 +1,15 @@
 """A mixture of gated experts, each split over ranks along its intermediate dimension."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
 from model_runner.layers.activations import clamped_swiglu, gate_of
 from model_runner.layers.declarations import ExpertsDeclaration, GatedDeclaration
 from model_runner.layers.feed_forward import GatedFeedForward
+from model_runner.layers.grouped_experts import Expert, Experts, ExpertsApart, Gate, GroupedExperts, can_be_grouped
 from model_runner.layers.linear import Linear, column_linear
 from model_runner.layers.parallel import share
 from model_runner.layers.routing import Router
 from model_runner.loading.weights import RowBlock, Weights
-
-
-@dataclass(frozen=True)
-class Expert:
-    """One expert's share on this rank; the sum over ranks is taken once, after all experts."""
-
-    gate_up: Linear
-    down: Linear
 
 
 class MixtureOfExperts:
@@ -30,9 +20,12 @@ class MixtureOfExperts:
         self.chosen = declared.routing.chosen
         self.router = Router(weights, declared.routing, hidden_size)
         load = {"split": _load_split, "numbered": _load_numbered, "stacked": _load_stacked}[declared.layout]
-        inner = weights.under("experts")
-        self.experts = [load(inner, declared, hidden_size, index) for index in range(declared.routing.experts)]
-        self.gate: Callable[[torch.Tensor], torch.Tensor]
+        inner, count = weights.under("experts"), declared.routing.experts
+        size = declared.intermediate_size // weights.communicator.world
+        loaded = (load(inner, declared, hidden_size, index) for index in range(count))
+        grouped = can_be_grouped(weights.state, (hidden_size, size, 2 * size))
+        self.experts: Experts = GroupedExperts(loaded, count) if grouped else ExpertsApart(loaded)
+        self.gate: Gate
         clamp = declared.clamp
         if clamp is not None:
             self.gate = lambda gate_up: clamped_swiglu(gate_up, clamp.limit, clamp.slope)
@@ -47,14 +40,8 @@ class MixtureOfExperts:
         gains, experts = self.router(hidden)
         flat = experts.flatten()
         order = flat.argsort(stable=True)
-        counts = torch.bincount(flat, minlength=len(self.experts)).tolist()
         products = hidden.new_empty(flat.numel(), hidden.shape[-1])
-        start = 0
-        for expert, count in zip(self.experts, counts, strict=True):
-            if count:
-                chosen = order[start : start + count]
-                products[chosen] = expert.down(self.gate(expert.gate_up(hidden[chosen // self.chosen])))
-                start += count
+        products[order] = self.experts(hidden[order // self.chosen], flat[order], self.gate)
         # Summed in the order of choice, not of arrival by expert: a token's sum is the same in any batch.
         weighted = torch.unflatten(products, 0, (-1, self.chosen)) * gains[..., None]
         mixed = self.communicator.all_reduce(weighted.sum(dim=1).to(hidden.dtype))

@@ -14,6 +14,10 @@ class Communicator(Protocol):
     @property
     def world(self) -> int: ...
 
+    @property
+    def waits(self) -> bool:
+        """Whether a collective waits for the device, so that no captured graph can hold one."""
+
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over ranks, on every rank; may write into `tensor`."""
 
@@ -26,6 +30,7 @@ class SingleRank:
 
     rank = 0
     world = 1
+    waits = False
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor

@@ -92,6 +92,7 @@ class Decoder:
         self.hidden_size = declared.hidden_size
         self.dtype = weights.state.dtype
         self.device = weights.state.device
+        self.communicator = weights.communicator
         inner = Weights(weights.state, weights.prefix + declared.prefix)
         self.embedding = Embedding(inner, "embed_tokens", declared.vocab_size, declared.hidden_size)
         tables = _distinct_rotaries(declared)

@@ -44,9 +44,15 @@ def take_device(config: EngineConfig, member: Membership) -> torch.device:
     """The device of this process, made torch's current one."""
     if config.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", member.local_index)
+    # A server never starts with more ranks than GPUs; the tests of a host with one GPU do.
+    device = torch.device("cuda", member.local_index % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def gpus_are_shared(config: EngineConfig) -> bool:
+    args = config.args
+    return config.device == "cuda" and args.tp_size // args.nnodes * args.dp_size > torch.cuda.device_count()
 
 
 def join_replica(config: EngineConfig, spec: ProcessSpec, endpoint: str) -> tuple[ProcessRanks, Store]:
@@ -63,7 +69,15 @@ def join_replica(config: EngineConfig, spec: ProcessSpec, endpoint: str) -> tupl
         store = _meet_over_tcp(address, member, patience)
         _watch_others(store.clone(), spec, member)  # type: ignore[attr-defined]  # torch has it, its stubs not
     store.set(f"plans/{member.rank}", endpoint)
-    group = open_group(store, member.rank, member.world, device, SLOWEST_STEP_S, one_host=address is None)
+    group = open_group(
+        store,
+        member.rank,
+        member.world,
+        device,
+        SLOWEST_STEP_S,
+        one_host=address is None,
+        shared_gpu=gpus_are_shared(config),
+    )
     return group, store
 
 

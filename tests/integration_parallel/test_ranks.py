@@ -1,6 +1,8 @@
 """Two and four ranks in processes of their own answer as one does, and a lost rank ends a step instead of hanging it."""
 
+import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from tests.model_runner.conftest import Driver
 PROMPTS = [[1, 5, 9, 200], [7], list(range(20, 90)), [3, 3, 3, 8, 1]]
 EVERYTHING = -1
 GREEDY = SamplingParameters(temperature=0.0)
+SPARE_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -168,3 +171,24 @@ def test_a_rank_that_cannot_go_on_ends_and_says_why(
     ranks.supervisor.socket.poll(5000)
     (failure,) = [message for message in ranks.supervisor.drain() if isinstance(message, Failed)]
     assert failure.message.startswith("rank 1 failed: IndexError")
+
+
+def test_a_rank_without_memory_ends_the_step_for_all(
+    tiny_config: Callable[..., EngineConfig], replica: Callable[[EngineConfig], Replica]
+) -> None:
+    ranks = replica(tiny_config(tp_size=2))
+    worker = ranks.workers[0]
+    driver = Driver(ranks.executor)  # type: ignore[arg-type]
+    driver.add(0, [1, 2, 3], GREEDY)
+    driver.step()
+    mapped = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    # Room for what a process asks for besides, and none for a step's tensors.
+    resource.prlimit(worker.pid, resource.RLIMIT_AS, (mapped + SPARE_BYTES, mapped + SPARE_BYTES))
+    for slot in range(1, 9):
+        driver.add(slot, [slot] * 240, GREEDY)
+    with pytest.raises(LostRankError):
+        driver.step()
+    assert worker.wait(60) == 1
+    ranks.supervisor.socket.poll(5000)
+    (failure,) = [message for message in ranks.supervisor.drain() if isinstance(message, Failed)]
+    assert "DefaultCPUAllocator" in failure.message or "MemoryError" in failure.message

@@ -64,6 +64,8 @@ class Meeting:
 class ThreadRank:
     """A communicator between threads."""
 
+    waits = False
+
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting = meeting
         self.rank = rank
