@@ -16,8 +16,14 @@ namespace candor {
 
 constexpr int kPageTokens = 16;
 constexpr int kSplit = 512;
-constexpr int kQueryTile = 4;
+#if defined(CANDOR_AVX512)
+constexpr int kQueryTile = 12;
+#else
+constexpr int kQueryTile = 5;
+#endif
+constexpr int kTileQueries = 4 * kQueryTile;  // that go through a split together, while it stays in the core's L2
 constexpr int kMaxHeadDim = 256;
+constexpr int kScoreRow = kSplit + 16;  // rows of scores do not all start in the same line of the cache
 
 struct KeyValuePages {
   uint16_t* keys;    // this layer: [pages][kv_heads][dim / 2][16][2]
@@ -56,45 +62,77 @@ struct AttentionRule {
   int window;      // 0: none
 };
 
-// Scores of N queries against the 16 keys of one page, raw products. scores: [N] rows of kSplit.
-template <int N>
-inline void score_page(const uint16_t* keys, int dim, const float* const* queries, float* scores) {
-  F32x16 total[N];
+// Scores of N queries against the 16 keys of each of P pages, raw products. scores: [N] rows of kScoreRow, page by page.
+template <int N, int P>
+inline void score_pages(const uint16_t* const* pages, int dim, const float* queries, float* scores) {
+  F32x16 total[N * P];
 #pragma GCC unroll 8
-  for (int n = 0; n < N; ++n) total[n] = zero16();
-  for (int d = 0; d < dim; d += 2, keys += kPageTokens * 2) {
-    F32x16 even, odd;
-    pairs16(keys, even, odd);
+  for (int i = 0; i < N * P; ++i) total[i] = zero16();
+  for (int d = 0; d < dim; d += 2) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) total[n] = fma16(odd, all16(queries[n][d + 1]), fma16(even, all16(queries[n][d]), total[n]));
+    for (int p = 0; p < P; ++p) {
+      F32x16 even, odd;
+      pairs16(pages[p] + d * kPageTokens, even, odd);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) total[n * P + p] = fma16(even, all16(queries[n * kMaxHeadDim + d]), total[n * P + p]);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) total[n * P + p] = fma16(odd, all16(queries[n * kMaxHeadDim + d + 1]), total[n * P + p]);
+    }
   }
 #pragma GCC unroll 8
-  for (int n = 0; n < N; ++n) store16(scores + n * kSplit, total[n]);
+  for (int i = 0; i < N * P; ++i) store16(scores + i / P * kScoreRow + i % P * kPageTokens, total[i]);
 }
 
-// Weighted values of N queries over the pages of a split, 16 dimensions at a time.
-template <int N>
-inline void weigh_values(const uint16_t* const* pages, int page_count, int dim, const float* weights, SplitState* const* out) {
-  for (int d = 0; d < dim; d += 16) {
-    F32x16 total[N];
+// Adds one page's weighted values to those of N queries, 16 P dimensions at a time from d on.
+template <int N, int P>
+inline void weigh_page(const uint16_t* page, int dim, int d, const float* weights, SplitState* out) {
+  F32x16 total[N * P];
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) total[n] = zero16();
-    for (int page = 0; page < page_count; ++page) {
-      const uint16_t* line = pages[page] + d * 2;
-      const float* weight = weights + page * kPageTokens;
-      for (int token = 0; token < kPageTokens; token += 2, line += dim * 2) {
-        F32x16 even, odd;
-        pairs16(line, even, odd);
+  for (int i = 0; i < N * P; ++i) total[i] = load16(out[i / P].values + d + i % P * 16);
+  const uint16_t* line = page + d * 2;
+  for (int token = 0; token < kPageTokens; token += 2, line += dim * 2) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-          const float* at = weight + n * kSplit + token;
-          total[n] = fma16(odd, all16(at[1]), fma16(even, all16(at[0]), total[n]));
-        }
-      }
+    for (int p = 0; p < P; ++p) {
+      F32x16 even, odd;
+      pairs16(line + p * 32, even, odd);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) total[n * P + p] = fma16(even, all16(weights[n * kScoreRow + token]), total[n * P + p]);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) total[n * P + p] = fma16(odd, all16(weights[n * kScoreRow + token + 1]), total[n * P + p]);
     }
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) store16(out[n]->values + d, total[n]);
   }
+#pragma GCC unroll 8
+  for (int i = 0; i < N * P; ++i) store16(out[i / P].values + d + i % P * 16, total[i]);
+}
+
+// Few queries take several pages, or several times 16 dimensions, at once: enough chains of sums to keep the core busy.
+template <int N>
+struct QueryCount {
+  static constexpr int kAtOnce = std::max(1, kQueryTile / N);
+
+  static void score(const uint16_t* const* pages, int page_count, int dim, const float* queries, float* scores) {
+    int page = 0;
+    for (; page + kAtOnce <= page_count; page += kAtOnce) score_pages<N, kAtOnce>(pages + page, dim, queries, scores + page * kPageTokens);
+    for (; page < page_count; ++page) score_pages<N, 1>(pages + page, dim, queries, scores + page * kPageTokens);
+  }
+
+  static void weigh(const uint16_t* const* pages, int page_count, int dim, const float* weights, SplitState* out) {
+    for (int n = 0; n < N; ++n) std::fill(out[n].values, out[n].values + dim, 0.0f);
+    for (int page = 0; page < page_count; ++page) {
+      int d = 0;
+      for (; d + 16 * kAtOnce <= dim; d += 16 * kAtOnce) weigh_page<N, kAtOnce>(pages[page], dim, d, weights + page * kPageTokens, out);
+      for (; d < dim; d += 16) weigh_page<N, 1>(pages[page], dim, d, weights + page * kPageTokens, out);
+    }
+  }
+};
+
+// Calls f(QueryCount<count>()).
+template <int N = kQueryTile, class Function>
+inline void with_count(int count, const Function& f) {
+  if constexpr (N > 1) {
+    if (count < N) return with_count<N - 1>(count, f);
+  }
+  f(QueryCount<N>());
 }
 
 // Raw scores of one query to softmax weights in place. Positions outside first..last weigh nothing.
@@ -133,10 +171,10 @@ inline void soften(float* scores, int count, int split_start, int first, int las
   out->sum = horizontal_sum(sum);
 }
 
-// One split of up to kQueryTile queries that share a KV head. `positions`: of each query.
-inline void attend_split(const KeyValuePages& kv, int head, const int32_t* page_table, int split, const float* const* queries,
-                         const int* positions, int count, const AttentionRule& rule, SplitState* const* out) {
-  alignas(32) float scores[kQueryTile * kSplit];
+// One split of up to kQueryTile queries [count][kMaxHeadDim] that share a KV head. `positions`: of each query.
+inline void attend_split(const KeyValuePages& kv, int head, const int32_t* page_table, int split, const float* queries,
+                         const int* positions, int count, const AttentionRule& rule, SplitState* out) {
+  alignas(64) float scores[kQueryTile * kScoreRow];
   const int split_start = split * kSplit;
   int reach = 0, from = std::numeric_limits<int>::max();
   for (int n = 0; n < count; ++n) {
@@ -146,28 +184,30 @@ inline void attend_split(const KeyValuePages& kv, int head, const int32_t* page_
   const int first_page = std::max(0, from - split_start) / kPageTokens;
   const int last_page = std::min(kSplit - 1, reach - split_start) / kPageTokens;
   const int page_count = last_page - first_page + 1;
-  const uint16_t* value_pages[kSplit / kPageTokens];
+  const uint16_t *key_pages[kSplit / kPageTokens], *value_pages[kSplit / kPageTokens];
   for (int page = 0; page < page_count; ++page) {
     const int id = page_table[split_start / kPageTokens + first_page + page];
+    key_pages[page] = kv.key_page(id, head);
     value_pages[page] = kv.value_page(id, head);
-    const uint16_t* keys = kv.key_page(id, head);
-    float* at = scores + page * kPageTokens;
-    switch (count) {
-      case 1: score_page<1>(keys, kv.dim, queries, at); break;
-      case 2: score_page<2>(keys, kv.dim, queries, at); break;
-      case 3: score_page<3>(keys, kv.dim, queries, at); break;
-      default: score_page<4>(keys, kv.dim, queries, at); break;
-    }
   }
+  with_count(count, [&](auto queries_of) { queries_of.score(key_pages, page_count, kv.dim, queries, scores); });
   for (int n = 0; n < count; ++n) {
     const int first = rule.window > 0 ? positions[n] - rule.window + 1 : 0;
-    soften(scores + n * kSplit, page_count * kPageTokens, split_start + first_page * kPageTokens, first, positions[n], rule, out[n]);
+    soften(scores + n * kScoreRow, page_count * kPageTokens, split_start + first_page * kPageTokens, first, positions[n], rule, out + n);
   }
-  switch (count) {
-    case 1: weigh_values<1>(value_pages, page_count, kv.dim, scores, out); break;
-    case 2: weigh_values<2>(value_pages, page_count, kv.dim, scores, out); break;
-    case 3: weigh_values<3>(value_pages, page_count, kv.dim, scores, out); break;
-    default: weigh_values<4>(value_pages, page_count, kv.dim, scores, out); break;
+  with_count(count, [&](auto queries_of) { queries_of.weigh(value_pages, page_count, kv.dim, scores, out); });
+}
+
+// The same for up to kTileQueries queries. A query whose positions do not reach into the split gets an empty state.
+inline void attend_tile(const KeyValuePages& kv, int head, const int32_t* page_table, int split, const float* queries,
+                        const int* positions, int count, const AttentionRule& rule, SplitState* out) {
+  for (int n = 0; n < count; n += kQueryTile) {
+    const int some = std::min(kQueryTile, count - n);
+    if (*std::max_element(positions + n, positions + n + some) < split * kSplit) {
+      for (int i = n; i < n + some; ++i) out[i].sum = 0.0f;
+      continue;
+    }
+    attend_split(kv, head, page_table, split, queries + n * kMaxHeadDim, positions + n, some, rule, out + n);
   }
 }
 

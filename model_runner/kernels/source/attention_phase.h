@@ -15,7 +15,7 @@ namespace candor {
 class AttentionPhase {
  public:
   explicit AttentionPhase(Pool& pool) : pool_(pool), own_states_(pool.threads()) {
-    for (auto& states : own_states_) states.reset(new SplitState[2 * kQueryTile]);
+    for (auto& states : own_states_) states.reset(new SplitState[2 * kTileQueries]);
   }
 
   // Cuts a step's queries into tiles; called before the team starts.
@@ -28,13 +28,13 @@ class AttentionPhase {
     for (int row = 0; row < step.rows; ++row) {
       const int first = step.query_starts[row], vectors = (step.query_starts[row + 1] - first) * group;
       for (int head = 0; head < model.kv_heads; ++head) {
-        for (int vector = 0; vector < vectors; vector += kQueryTile) {
-          const int count = std::min(kQueryTile, vectors - vector);
+        for (int vector = 0; vector < vectors; vector += kTileQueries) {
+          const int count = std::min(kTileQueries, vectors - vector);
           const int last = static_cast<int>(step.positions[first + (vector + count - 1) / group]);
           const int splits = last / kSplit + 1;
           for (int split = 0; split < splits; ++split) pieces_.push_back({static_cast<int>(tiles_.size()), split});
           tiles_.push_back({row, head, vector, count, splits, states});
-          states += static_cast<size_t>(splits) * kQueryTile;
+          states += static_cast<size_t>(splits) * kTileQueries;
         }
       }
     }
@@ -64,7 +64,7 @@ class AttentionPhase {
   }
 
  private:
-  // Up to four query vectors of one row that share a KV head.
+  // Up to kTileQueries query vectors of one row that share a KV head.
   struct Tile {
     int row, head, first_vector, count, splits;
     size_t state;
@@ -84,14 +84,15 @@ class AttentionPhase {
   };
 
   struct Queries {
-    const float* vectors[kQueryTile];
-    int positions[kQueryTile];
+    alignas(64) float vectors[kTileQueries * kMaxHeadDim];
+    int positions[kTileQueries];
 
     Queries(const Work& work, const Tile& tile) {
       const int group = work.model.heads / work.model.kv_heads;
       for (int n = 0; n < tile.count; ++n) {
         const int vector = tile.first_vector + n, token = work.step.query_starts[tile.row] + vector / group;
-        vectors[n] = work.qkv + static_cast<size_t>(token) * work.width + (tile.head * group + vector % group) * work.model.dim;
+        const float* query = work.qkv + static_cast<size_t>(token) * work.width + (tile.head * group + vector % group) * work.model.dim;
+        std::copy(query, query + work.model.dim, vectors + n * kMaxHeadDim);
         positions[n] = static_cast<int>(work.step.positions[token]);
       }
     }
@@ -136,16 +137,11 @@ class AttentionPhase {
   void attend(const Work& work, const Tile& tile, int thread) {
     const Queries queries(work, tile);
     SplitState* whole = own_states_[thread].get();
-    SplitState* part = whole + kQueryTile;
-    SplitState *whole_of[kQueryTile], *part_of[kQueryTile];
-    for (int n = 0; n < kQueryTile; ++n) {
-      whole_of[n] = whole + n;
-      part_of[n] = part + n;
-    }
+    SplitState* part = whole + kTileQueries;
     const int first = queries.first_split(work, tile);
-    attend_split(work.kv, tile.head, work.table(tile), first, queries.vectors, queries.positions, tile.count, work.rule(), whole_of);
+    attend_tile(work.kv, tile.head, work.table(tile), first, queries.vectors, queries.positions, tile.count, work.rule(), whole);
     for (int split = first + 1; split < tile.splits; ++split) {
-      attend_split(work.kv, tile.head, work.table(tile), split, queries.vectors, queries.positions, tile.count, work.rule(), part_of);
+      attend_tile(work.kv, tile.head, work.table(tile), split, queries.vectors, queries.positions, tile.count, work.rule(), part);
       for (int n = 0; n < tile.count; ++n) merge(whole + n, part + n, work.model.dim);
     }
     for (int n = 0; n < tile.count; ++n) write(work, tile, n, whole + n);
@@ -157,17 +153,16 @@ class AttentionPhase {
       const Tile& tile = tiles_[index];
       const Queries queries(work, tile);
       if (split < queries.first_split(work, tile)) continue;
-      SplitState* state_of[kQueryTile];
-      for (int n = 0; n < kQueryTile; ++n) state_of[n] = &states_[tile.state + split * kQueryTile + n];
-      attend_split(work.kv, tile.head, work.table(tile), split, queries.vectors, queries.positions, tile.count, work.rule(), state_of);
+      attend_tile(work.kv, tile.head, work.table(tile), split, queries.vectors, queries.positions, tile.count, work.rule(),
+                  &states_[tile.state + split * kTileQueries]);
     }
     pool_.barrier(thread);
     for (int index; (index = pool_.take()) < static_cast<int>(tiles_.size());) {
       const Tile& tile = tiles_[index];
       const int first = Queries(work, tile).first_split(work, tile);
       for (int n = 0; n < tile.count; ++n) {
-        SplitState* whole = &states_[tile.state + first * kQueryTile + n];
-        for (int split = first + 1; split < tile.splits; ++split) merge(whole, &states_[tile.state + split * kQueryTile + n], work.model.dim);
+        SplitState* whole = &states_[tile.state + first * kTileQueries + n];
+        for (int split = first + 1; split < tile.splits; ++split) merge(whole, &states_[tile.state + split * kTileQueries + n], work.model.dim);
         write(work, tile, n, whole);
       }
     }
@@ -177,8 +172,8 @@ class AttentionPhase {
     const int group = work.model.heads / work.model.kv_heads, dim = work.model.dim, vector = tile.first_vector + n;
     const int token = work.step.query_starts[tile.row] + vector / group;
     float* out = work.attended + (static_cast<size_t>(token) * work.model.heads + tile.head * group + vector % group) * dim;
-    const float inverse = 1.0f / state->sum;
-    for (int d = 0; d < dim; ++d) out[d] = state->values[d] * inverse;
+    const F32x16 inverse = all16(1.0f / state->sum);
+    for (int d = 0; d < dim; d += 16) store16(out + d, mul16(load16(state->values + d), inverse));
   }
 
   Pool& pool_;
