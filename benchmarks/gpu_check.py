@@ -1,6 +1,6 @@
 """One command for the first hour on a GPU: what is here, whether it computes rightly, and how fast.
 
-    python -m benchmarks.gpu_check [--skip-speed]
+    python -m benchmarks.gpu_check [--skip-speed]     (benchmarks/gpu_check.sh installs what it needs before)
 
 Ends with status 1 at the first part that fails. docs/gpu.md says what each part shows.
 """
@@ -52,6 +52,7 @@ def main() -> int:
         return 1
     correct = (
         ("single kernels", "pytest", "-q", "-x", "tests/gpu/test_parts.py", "tests/gpu/test_attention.py"),
+        ("quantised checkpoints", "pytest", "-q", "-x", "tests/gpu/test_checkpoints.py"),
         ("whole steps", "pytest", "-q", "-x", "tests/gpu/test_steps.py"),
         ("ranks", "pytest", "-q", "-x", "tests/gpu/test_ranks.py", "tests/integration_parallel/test_ranks.py"),
     )

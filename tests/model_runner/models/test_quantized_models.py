@@ -10,72 +10,16 @@ from safetensors.torch import save_file
 from model_runner.loading.errors import LoadError
 from model_runner.loading.safetensors_source import SafetensorsSource
 from model_runner.loading.schemes.choose import choose_scheme
+from tests.model_runner.models.quantised import HIDDEN, LINEARS, LLAMA, SETTINGS, draw, plain_tensors, save_checkpoints
 
 PROMPT = torch.randint(0, 99, (13,), generator=torch.Generator().manual_seed(5)).tolist()
-HIDDEN, INNER = 64, 96
-LLAMA: dict[str, Any] = {
-    "vocab_size": 99,
-    "hidden_size": HIDDEN,
-    "intermediate_size": INNER,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
-LINEARS = {
-    "self_attn.q_proj": (HIDDEN, HIDDEN),
-    "self_attn.k_proj": (HIDDEN // 2, HIDDEN),
-    "self_attn.v_proj": (HIDDEN // 2, HIDDEN),
-    "self_attn.o_proj": (HIDDEN, HIDDEN),
-    "mlp.gate_proj": (INNER, HIDDEN),
-    "mlp.up_proj": (INNER, HIDDEN),
-    "mlp.down_proj": (HIDDEN, INNER),
-}
-INT8 = {"quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed"}
-FP8 = {"quant_method": "fp8", "weight_block_size": [32, 32]}
 
 
-def draw(*shape: int) -> torch.Tensor:
-    scale: float = shape[-1] ** -0.5
-    return torch.randn(shape) * scale
-
-
-def plain_tensors() -> dict[str, torch.Tensor]:
-    layer = "model.layers.0"
-    gains = ("model.norm", f"{layer}.input_layernorm", f"{layer}.post_attention_layernorm")
-    made = {f"{name}.weight": 1 + draw(HIDDEN) for name in gains}
-    return made | {"model.embed_tokens.weight": draw(99, HIDDEN), "lm_head.weight": draw(99, HIDDEN)}
-
-
-def quantised(settings: dict[str, Any], name: str, rows: int, columns: int) -> dict[str, torch.Tensor]:
-    if settings is INT8:
-        values = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
-        return {f"{name}.weight": values, f"{name}.weight_scale": torch.rand(rows, 1) / 600}
-    blocks = (-(-rows // 32), -(-columns // 32))
-    values = draw(rows, columns).mul(400).to(torch.float8_e4m3fn)
-    return {f"{name}.weight": values, f"{name}.weight_scale_inv": torch.rand(blocks) / 200}
-
-
-@pytest.mark.parametrize("settings", [INT8, FP8], ids=["int8", "fp8-blocks"])
-def test_against_dequantised_weights(settings: dict[str, Any], tmp_path: Path, make_rig: Any, make_config: Any) -> None:
-    torch.manual_seed(0)
-    plain = plain_tensors()
-    stored: dict[str, torch.Tensor] = {}
-    for name, (rows, columns) in LINEARS.items():
-        stored |= quantised(settings, f"model.layers.0.{name}", rows, columns)
-    (tmp_path / "small").mkdir()
-    save_file(plain | stored, tmp_path / "small" / "model.safetensors")
-    scheme = choose_scheme(settings)
-    assert scheme is not None
-    source = SafetensorsSource(tmp_path / "small")
-    everything = (slice(None), slice(None))
-    for name, shape in LINEARS.items():
-        full = f"model.layers.0.{name}.weight"
-        plain[full] = scheme.read(full, shape, everything, source).contiguous()
-    (tmp_path / "dense").mkdir()
-    save_file(plain, tmp_path / "dense" / "model.safetensors")
-    small = make_config(tmp_path / "small", LLAMA | {"quantization_config": settings}, "LlamaForCausalLM")
-    dense = make_config(tmp_path / "dense", LLAMA, "LlamaForCausalLM")
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_against_dequantised_weights(kind: str, tmp_path: Path, make_rig: Any, make_config: Any) -> None:
+    saved = save_checkpoints(tmp_path, kind)
+    small = make_config(saved.small, LLAMA | {"quantization_config": saved.settings}, "LlamaForCausalLM")
+    dense = make_config(saved.dense, LLAMA, "LlamaForCausalLM")
     found = make_rig(small).whole(PROMPT)
     torch.testing.assert_close(found, make_rig(dense).whole(PROMPT))
     assert found.std() > 0.1
