@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from protocol.errors import ErrorInfo
 from protocol.ids import TOKEN_BYTES
@@ -10,6 +10,7 @@ from scheduler.grammar.interface import GrammarBackend, GrammarState, GrammarTem
 from scheduler.plan_builder import StepRecord
 from scheduler.sequence import Request, Sequence, State
 
+LONGEST_START_S = 30.0
 MASK_WAIT_S = 0.010
 """How long a step waits for masks before it goes on without the rows whose mask is not ready."""
 
@@ -38,6 +39,11 @@ class Constraints:
         """Begins to build the backend, so that the first grammar does not have to wait for all of it."""
         if self._building is None:
             self._building = self._build()
+
+    def wait(self) -> None:
+        """Until the backend has been built, or has failed to be, or takes too long."""
+        if self._building is not None:
+            wait([self._building], LONGEST_START_S)
 
     def compile(self, request: Request) -> None:
         """Its outcome comes from `poll`."""

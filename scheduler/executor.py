@@ -11,7 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from protocol.plan import Executor
 from runtime.channels import Outbox
 from runtime.engine_config import EngineConfig, ProcessSpec
+from scheduler.grammar.compile_process import CompileProcess, worker_start
 from scheduler.grammar.interface import GrammarBackend
+
+LONGEST_WAIT_S = 30.0
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -24,14 +27,41 @@ def build_executor(config: EngineConfig, spec: ProcessSpec, outbox: Outbox, on_p
     return executor
 
 
-def start_grammar_backend(config: EngineConfig) -> "Future[GrammarBackend]":
-    """Builds the grammar backend in a thread: its library takes a second to load, and most servers need it rarely."""
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-start")
-    future = pool.submit(_build_grammar_backend, config)
-    pool.shutdown(wait=False)
-    return future
+def load_libraries() -> None:
+    """Imports what the executor is made of, torch first: no two threads should do that at a time."""
+    importlib.import_module("model_runner.parallel.start")
 
 
-def _build_grammar_backend(config: EngineConfig) -> GrammarBackend:
-    backend: GrammarBackend = importlib.import_module("scheduler.grammar.backend").XGrammarBackend(config)
-    return backend
+class GrammarStart:
+    """The grammar backend on its way. Its library takes seconds to load, here and in the compile worker, and the first
+    request with a grammar should not wait for that: a server's first start does it beside the loading of the weights."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._process: CompileProcess | None = None
+        self._begun: Future[GrammarBackend] | None = None
+
+    def start_worker(self) -> None:
+        """The worker loads in a process of its own."""
+        self._process = CompileProcess(worker_start(self._config))
+
+    def begin(self) -> None:
+        """Builds the backend in a thread."""
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-start")
+        self._begun = pool.submit(self._build)
+        pool.shutdown(wait=False)
+
+    def take(self) -> "Future[GrammarBackend]":
+        """What was begun; begins again if that has been taken."""
+        if self._begun is None:
+            self.begin()
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        return begun
+
+    def _build(self) -> GrammarBackend:
+        process, self._process = self._process, None
+        backend = importlib.import_module("scheduler.grammar.backend").XGrammarBackend(self._config, process)
+        backend.wait_ready(LONGEST_WAIT_S)
+        built: GrammarBackend = backend
+        return built

@@ -30,7 +30,7 @@ from runtime.process import peer_of, run_process
 from runtime.status_board import MAX_PLAN_BYTES, SlotWriter, StatusBoard
 from runtime.vocabulary import Vocabulary
 from scheduler.control import ControlDesk
-from scheduler.executor import build_executor, start_grammar_backend
+from scheduler.executor import GrammarStart, build_executor, load_libraries
 from scheduler.plan_builder import StepRecord
 from scheduler.reasoning import MarkerEnds
 from scheduler.scheduler import Scheduler, Surroundings
@@ -47,7 +47,13 @@ class SchedulerLoop:
     """Everything the process does between its start and its end."""
 
     def __init__(
-        self, config: EngineConfig, spec: ProcessSpec, links: Links, slot: SlotWriter, executor: Executor
+        self,
+        config: EngineConfig,
+        spec: ProcessSpec,
+        links: Links,
+        slot: SlotWriter,
+        executor: Executor,
+        grammar: GrammarStart,
     ) -> None:
         self._spec = spec
         self._links = links
@@ -56,7 +62,7 @@ class SchedulerLoop:
         around = Surroundings(
             executor,
             functools.partial(links.outbox.send_or_keep, "detokenizer"),
-            functools.partial(start_grammar_backend, config),
+            grammar.take,
             self._write_plan,
             # Only a server with a reasoning parser ever looks for markers.
             MarkerEnds(Vocabulary.load(config.model.tokenizer_file)) if config.reasoning_parser else None,
@@ -192,14 +198,25 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         slot.beat()
         links.report(Progress(peer_of(spec), what, done, total))
 
+    grammar = GrammarStart(config)
+    # At the first start nobody waits yet, and the first request of each kind should not wait long; later starts are
+    # recoveries, in which everybody waits for the weights and few for a grammar.
+    first = spec.incarnation == 1
     try:
+        if first:
+            grammar.start_worker()
+            load_libraries()
+            if config.model_impl == "native":  # the other loads what the grammar's library loads, too
+                grammar.begin()
         executor = build_executor(config, spec, links.outbox, on_progress)
-        loop = SchedulerLoop(config, spec, links, slot, executor)
+        loop = SchedulerLoop(config, spec, links, slot, executor, grammar)
+        loop.scheduler.constraints.start()
+        if first:
+            loop.scheduler.constraints.wait()
         # Hundreds of thousands of objects live as long as the process (torch's among them): looking through them for
         # garbage again and again would hold steps up by tens of milliseconds.
         gc.collect()
         gc.freeze()
-        loop.scheduler.constraints.start()
         loop.run()
     finally:
         links.close()

@@ -10,7 +10,8 @@ from runtime.engine_config import EngineConfig
 from runtime.tokenizer_loading import load_tokenizer
 from runtime.vocabulary import Vocabulary
 from scheduler.grammar.cache import GrammarCache, cache_key
-from scheduler.grammar.compile_messages import CompileOutcome, WorkerStart
+from scheduler.grammar.compile_messages import CompileOutcome
+from scheduler.grammar.compile_process import CompileProcess, worker_start
 from scheduler.grammar.compiler import GrammarCompiler
 from scheduler.grammar.forced import ForcedText
 from scheduler.grammar.interface import GrammarState, GrammarTemplate
@@ -24,7 +25,6 @@ MAX_SPEC_CHARACTERS = 1 << 20
 
 _REFUSALS_REMEMBERED = 512
 _TIMEOUT_REMEMBERED_S = 60.0
-_MAX_THREADS = 4
 
 Key = tuple[str, ...]
 
@@ -32,18 +32,15 @@ Key = tuple[str, ...]
 class XGrammarBackend:
     """One per scheduler; called from its loop alone."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, process: CompileProcess | None = None) -> None:
         model = config.model
         vocabulary = Vocabulary.load(model.tokenizer_file)
         info = tokenizer_info(vocabulary, model.vocab_size, model.eos_token_ids)
-        threads = max(1, min(_MAX_THREADS, config.threads))
-        start = WorkerStart(
-            model.tokenizer_file, model.vocab_size, model.eos_token_ids, config.args.grammar_compile_timeout_s, threads
-        )
+        start = worker_start(config)
         self._vocab_size = model.vocab_size
         self._forced = ForcedText(load_tokenizer(model.tokenizer_file), vocabulary)
-        self._filler = MaskFiller(threads)
-        self._compiler = GrammarCompiler(start, info)
+        self._filler = MaskFiller(start.parallel)
+        self._compiler = GrammarCompiler(start, info, process)
         self._cache: GrammarCache[XGrammarTemplate] = GrammarCache(CACHE_BYTES)
         self._refusals: OrderedDict[Key, tuple[CompileOutcome, float]] = OrderedDict()  # until when
         self._outcomes: deque[tuple[int, GrammarTemplate | ErrorInfo]] = deque()
@@ -53,6 +50,10 @@ class XGrammarBackend:
         self._tickets = 0
         self._counts = dict.fromkeys(("compilations", "cache_hits", "refusals"), 0)
         self._mask_wait_s = 0.0
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Until a compilation would begin at once; False if that takes longer."""
+        return self._compiler.wait_ready(timeout_s)
 
     def compile(self, spec: GrammarSpec) -> int:
         """See GrammarBackend. Equal specs that are being compiled share one compilation."""

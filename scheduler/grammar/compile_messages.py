@@ -39,7 +39,7 @@ class CancelJob(msgspec.Struct, frozen=True, tag="cancel"):
     id: int
 
 
-class CompileOutcome(msgspec.Struct, frozen=True):
+class CompileOutcome(msgspec.Struct, frozen=True, tag="outcome"):
     """`compiled` is xgrammar's own serialisation. `lasting` errors are the grammar's fault, whenever it is tried."""
 
     id: int
@@ -49,7 +49,12 @@ class CompileOutcome(msgspec.Struct, frozen=True):
     lasting: bool = True
 
 
+class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The worker has loaded everything: from now on a grammar takes as long as it takes."""
+
+
 ToWorker = WorkerStart | CompileJob | CancelJob
+FromWorker = WorkerReady | CompileOutcome
 
 
 def write_frame(stream: Writer, message: msgspec.Struct) -> None:

@@ -22,6 +22,7 @@ from scheduler.grammar.compile_messages import (
     CompileJob,
     CompileOutcome,
     ToWorker,
+    WorkerReady,
     WorkerStart,
     read_frame,
     write_frame,
@@ -62,6 +63,7 @@ class CompileWorker:
     def run(self) -> None:
         """Until the scheduler closes the input."""
         self._selector.register(0, selectors.EVENT_READ)
+        write_frame(sys.stdout.buffer, WorkerReady())
         while True:
             for key, _ in self._selector.select(self._patience_s()):
                 if key.fd != 0:

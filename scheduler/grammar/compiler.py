@@ -1,9 +1,6 @@
 """The scheduler's side of the compile worker: jobs go out, compiled grammars come back, a dead worker is replaced."""
 
-import contextlib
 import queue
-import subprocess
-import sys
 import threading
 from collections import deque
 
@@ -11,15 +8,17 @@ import msgspec
 import xgrammar
 
 from protocol.sampling import GrammarSpec
-from runtime.environment import child_environment
 from scheduler.grammar.compile_messages import (
     CancelJob,
     CompileJob,
     CompileOutcome,
+    FromWorker,
+    WorkerReady,
     WorkerStart,
     read_frame,
     write_frame,
 )
+from scheduler.grammar.compile_process import CompileProcess
 
 _TRIES = 2
 
@@ -28,15 +27,22 @@ Outcome = tuple[CompileOutcome, xgrammar.CompiledGrammar | None]
 
 
 class GrammarCompiler:
-    """Never blocks its caller: one thread writes to the worker, one reads from it and loads what it has compiled."""
+    """Never blocks its caller: one thread writes to the worker, one reads from it and loads what it has compiled.
 
-    def __init__(self, start: WorkerStart, info: xgrammar.TokenizerInfo) -> None:
+    `process` is a worker that was started already.
+    """
+
+    def __init__(self, start: WorkerStart, info: xgrammar.TokenizerInfo, process: CompileProcess | None = None) -> None:
         self.restarts = 0
         self._outcomes: deque[Outcome] = deque()
         self._start = start
         self._info = info
         self._pending: dict[int, tuple[CompileJob, int]] = {}  # with the tries so far
-        self._worker = _Worker(start, info, self._outcomes)
+        self._worker = _Worker(process or CompileProcess(start), info, self._outcomes)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Until the worker has loaded everything; False if it died, or takes longer."""
+        return self._worker.loaded.wait(timeout_s) and not self._worker.dead.is_set()
 
     def submit(self, id: int, spec: GrammarSpec) -> None:
         job = CompileJob(id, spec)
@@ -63,7 +69,7 @@ class GrammarCompiler:
 
     def _restart(self) -> list[Outcome]:
         self._worker.close()
-        self._worker = _Worker(self._start, self._info, self._outcomes)
+        self._worker = _Worker(CompileProcess(self._start), self._info, self._outcomes)
         self.restarts += 1
         failed: list[Outcome] = []
         for id, (job, tries) in list(self._pending.items()):
@@ -78,20 +84,15 @@ class GrammarCompiler:
 
 
 class _Worker:
-    """One worker process with its two threads."""
+    """One worker process with its two threads. `loaded` is set, too, when it dies before it is."""
 
-    def __init__(self, start: WorkerStart, info: xgrammar.TokenizerInfo, outcomes: deque[Outcome]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler.grammar.compile_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child_environment(OMP_NUM_THREADS="1"),
-        )
+    def __init__(self, process: CompileProcess, info: xgrammar.TokenizerInfo, outcomes: deque[Outcome]) -> None:
+        self._process = process
+        self.loaded = threading.Event()
         self.dead = threading.Event()
         self._info = info
         self._outcomes = outcomes
         self._queue: queue.SimpleQueue[msgspec.Struct | None] = queue.SimpleQueue()
-        self._queue.put(start)
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._write, self._read)]
         for thread in self._threads:
             thread.start()
@@ -103,29 +104,25 @@ class _Worker:
         """Ends the process and its threads."""
         self._queue.put(None)
         self._process.kill()
-        self._process.wait()
         for thread in self._threads:
             thread.join()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+        self._process.close_streams()
 
     def _write(self) -> None:
-        stream = self._process.stdin
-        assert stream is not None
         while (message := self._queue.get()) is not None:
             try:
-                write_frame(stream, message)
+                write_frame(self._process.input, message)
             except BrokenPipeError:
                 return
 
     def _read(self) -> None:
-        stream = self._process.stdout
-        assert stream is not None
-        while (outcome := read_frame(stream, CompileOutcome)) is not None:
+        while (outcome := read_frame(self._process.output, FromWorker)) is not None:
+            if isinstance(outcome, WorkerReady):
+                self.loaded.set()
+                continue
             compiled = None
             if not outcome.error:
                 compiled = xgrammar.CompiledGrammar.deserialize_json(outcome.compiled.decode(), self._info)
             self._outcomes.append((outcome, compiled))
         self.dead.set()
+        self.loaded.set()

@@ -31,6 +31,7 @@ from runtime.channels import Inbox, Links, Outbox
 from runtime.engine_config import EngineConfig, ProcessSpec
 from runtime.status_board import StatusBoard
 from scheduler import process
+from scheduler.executor import GrammarStart
 from scheduler.grammar.interface import GrammarBackend
 from scheduler.process import SchedulerLoop
 from tests.scheduler.bench import make_config
@@ -63,7 +64,9 @@ class Ring:
         self.board.slot(1).claim("scheduler", 0, 1, 4242)
         self.executor = FakeExecutor()
         self.links = Links(self.spec)
-        self.loop = SchedulerLoop(self.config, self.spec, self.links, self.board.slot(1), self.executor)
+        self.loop = SchedulerLoop(
+            self.config, self.spec, self.links, self.board.slot(1), self.executor, GrammarStart(self.config)
+        )
         self.outbox = Outbox(self.context)
         self.outbox.peer_up(Peer("scheduler", 0, 1, endpoint("s")))
         self.control = self.context.socket(zmq.PUSH)
@@ -247,11 +250,17 @@ def test_main_builds_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     failed: Future[GrammarBackend] = Future()
     failed.set_exception(ImportError("no grammar library"))
     monkeypatch.setattr(process, "build_executor", build)
-    monkeypatch.setattr(process, "start_grammar_backend", lambda config: failed)
+    begun: list[str] = []
+    monkeypatch.setattr(process, "load_libraries", lambda: begun.append("libraries"))
+    monkeypatch.setattr(GrammarStart, "start_worker", lambda self: begun.append("worker"))
+    monkeypatch.setattr(GrammarStart, "begin", lambda self: setattr(self, "_begun", failed))
     control = ring.context.socket(zmq.PUSH)
     control.connect(f"ipc://{tmp_path}/sc2")
     control.send(encode(Shutdown()))
     assert process.main(ring.config, spec) == 0
-    assert built
+    assert built and begun == ["worker", "libraries"]
+    control.send(encode(Shutdown()))
+    assert process.main(ring.config, msgspec.structs.replace(spec, incarnation=2)) == 0
+    assert begun == ["worker", "libraries"], "a recovery waits for no grammar"
     control.close(0)
     ring.close()
