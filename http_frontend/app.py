@@ -28,28 +28,28 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/v1/completions", openai.completions),
     ("POST", "/v1/completions/render", tokens.render_completions),
     ("POST PUT", "/generate", generate),
-    ("GET", "/v1/models", openai.list_models),
-    ("GET", "/v1/models/{name:path}", openai.show_model),
-    ("GET", "/v1/contract", contract_routes.contract),
+    ("GET HEAD", "/v1/models", openai.list_models),
+    ("GET HEAD", "/v1/models/{name:path}", openai.show_model),
+    ("GET HEAD", "/v1/contract", contract_routes.contract),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/v1/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
     ("POST", "/v1/detokenize", tokens.detokenize),
     ("POST", "/parse_function_call", parsing.parse_function_call),
     ("POST", "/separate_reasoning", parsing.separate_reasoning),
-    ("GET", "/health", health.health),
-    ("GET", "/health_generate", probe.health_generate),
-    ("GET", "/ready", health.ready),
-    ("GET POST", "/ping", health.ping),
-    ("GET", "/model_info", admin.model_info),
-    ("GET", "/get_model_info", admin.model_info),
-    ("GET", "/server_info", admin.server_info),
-    ("GET", "/get_server_info", admin.server_info),
-    ("GET", "/v1/loads", admin.loads),
-    ("GET", "/get_load", admin.get_load),
+    ("GET HEAD", "/health", health.health),
+    ("GET HEAD", "/health_generate", probe.health_generate),
+    ("GET HEAD", "/ready", health.ready),
+    ("GET HEAD POST", "/ping", health.ping),
+    ("GET HEAD", "/model_info", admin.model_info),
+    ("GET HEAD", "/get_model_info", admin.model_info),
+    ("GET HEAD", "/server_info", admin.server_info),
+    ("GET HEAD", "/get_server_info", admin.server_info),
+    ("GET HEAD", "/v1/loads", admin.loads),
+    ("GET HEAD", "/get_load", admin.get_load),
     ("GET POST", "/flush_cache", admin.flush_cache),
     ("POST", "/abort_request", admin.abort_request),
-    ("GET", "/version", admin.version),
+    ("GET HEAD", "/version", admin.version),
 )
 
 EXPOSED_HEADERS = ("x-request-id", "x-candor-adjustments", "retry-after")
@@ -70,7 +70,7 @@ def build_app(front: Front) -> FastAPI:
         layers.insert(0, cors)
     app = FastAPI(title="Candor", version=front.config.version, root_path=args.root_path, middleware=layers)
     app.state.front = front
-    routes = ROUTES + ((("GET", "/metrics", admin.metrics),) if args.metrics else ())
+    routes = ROUTES + ((("GET HEAD", "/metrics", admin.metrics),) if args.metrics else ())
     for methods, path, endpoint in routes:
         for method in methods.split():
             app.add_api_route(
@@ -81,6 +81,7 @@ def build_app(front: Front) -> FastAPI:
                 operation_id=f"{method} {path}",
                 summary=endpoint.__name__.replace("_", " "),
                 openapi_extra=_body_schema(path),
+                include_in_schema=method != "HEAD",
             )
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_exception)

@@ -18,7 +18,7 @@ async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
             raw = await read_bytes(request, max_bytes)
     except TimeoutError:
         raise RequestError(f"the body did not arrive within {timeout_s:g} s", status=408, code="body_timeout") from None
-    refuse_other_types(request.headers.get("content-type"))
+    refuse_other_types(request.headers.get("content-type"), request.headers.get("content-encoding"))
     return parse_json(raw)
 
 
@@ -43,8 +43,14 @@ async def read_bytes(request: Request, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def refuse_other_types(content_type: str | None) -> None:
-    """JSON types pass, and so does no type at all."""
+def refuse_other_types(content_type: str | None, encoding: str | None = None) -> None:
+    """JSON types pass, and so does no type at all; nothing compressed does: a small body could become any size."""
+    if encoding is not None and encoding.strip().lower() not in ("", "identity"):
+        raise RequestError(
+            f"the body must not be compressed, got the content encoding {encoding[:64]!r}",
+            status=415,
+            code="unsupported_content_encoding",
+        )
     if content_type is None:
         return
     media_type = content_type.partition(";")[0].strip().lower()

@@ -23,7 +23,7 @@ PREFIX = "candor_"
 FAST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 SLOW_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ENDPOINTS = ("chat", "completions", "generate", "other")
-OUTCOMES = ("2xx", "4xx", "5xx", "disconnected")
+OUTCOMES = ("2xx", "3xx", "4xx", "5xx", "disconnected")
 FINISHES = ("stop", "length", "abort", "error")
 
 

@@ -5,15 +5,19 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from http_frontend.errors import error_body
+from protocol.errors import ErrorInfo
 from runtime.server_args import ServerArgs
 
 KEEP_ALIVE_S = 75
 HEAD_TIMEOUT_S = 30.0
 """From the connection, or a request's first byte, to the end of its headers."""
+MAX_HEAD_BYTES = 256 << 10
 GRACEFUL_SHUTDOWN_S = 2
 LINGER_S = 2.0
 """How long a connection that has been said goodbye to may still send before it is closed."""
@@ -25,6 +29,7 @@ class ConnectionProtocol(HttpToolsProtocol):
     each holds a descriptor."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
     _linger_timer: asyncio.TimerHandle | None = None
     _last = False
 
@@ -43,14 +48,39 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         # What still comes after the goodbye is read and dropped: unread, it would turn the end into a reset.
-        if self._linger_timer is None:
-            super().data_received(data)
+        if self._last:
+            return
+        super().data_received(data)
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self._last:
+                self._refuse(431, f"the headers have more than {MAX_HEAD_BYTES} bytes", "headers_too_large")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "the request is not valid HTTP/1.1", "invalid_http")
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Answers what the application will never see, unless it is in the middle of an answer: that one is the last."""
+        self._last = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.response_started:
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        body = msgspec.json.encode(error_body(ErrorInfo(message, status, code=code)))
+        head = "content-type: application/json\r\nconnection: close\r\ncontent-length:"
+        self.transport.write(STATUS_LINE[status] + f"{head} {len(body)}\r\n\r\n".encode() + body)
+        self._say_goodbye()
 
     def on_response_complete(self) -> None:
         if not self._last or self.transport.is_closing():
             super().on_response_complete()
             return
         self.server_state.total_requests += 1
+        self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        """Ends the writing side; the reading side stays for a moment."""
         self._head_came()
         self.pipeline.clear()
         self.flow.resume_reading()
@@ -83,6 +113,7 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._head_came()
+        self._head_bytes = 0
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
 
     def _head_came(self) -> None:

@@ -28,6 +28,7 @@ GOOD = msgspec.json.encode(chat_body()).decode()
         ("[" * 5000 + "]" * 5000, JSON, 400, "too_deep"),
         ('{"messages": [], "x": ' + '{"a":' * 200 + "1" + "}" * 200 + "}", JSON, 400, "too_deep"),
         (GOOD, {"content-type": "text/plain"}, 415, "unsupported_media_type"),
+        (GOOD, JSON | {"content-encoding": "gzip"}, 415, "unsupported_content_encoding"),
         ("x" * 5000, JSON, 413, "body_too_large"),
     ],
 )
@@ -44,7 +45,13 @@ def test_bodies_that_are_refused(
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"content-type": "application/json; charset=utf-8"}, {"content-type": "application/x+json"}]
+    "headers",
+    [
+        {},
+        {"content-type": "application/json; charset=utf-8"},
+        {"content-type": "application/x+json"},
+        {"content-encoding": "identity"},
+    ],
 )
 def test_json_by_other_names_is_taken(served: Served, headers: dict[str, str]) -> None:
     assert served.call("POST", "/v1/chat/completions", content=GOOD, headers=headers).status_code == 200
@@ -55,6 +62,18 @@ def test_unknown_routes_and_methods_have_the_same_shape(served: Served) -> None:
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_url")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert "x-request-id" in missing.headers
+
+
+def test_what_can_be_got_has_a_head(served: Served) -> None:
+    for path in ("/health", "/ready", "/ping", "/v1/models", "/metrics"):
+        assert served.call("HEAD", path).status_code == 200, path
+    assert served.call("HEAD", "/flush_cache").status_code == 405
+
+
+def test_a_redirect_is_counted_like_any_answer(served: Served) -> None:
+    moved = served.call("GET", "/version/", follow_redirects=False)
+    assert moved.status_code == 307
+    assert 'outcome="3xx"} 1.0' in served.call("GET", "/metrics").text
 
 
 @given(st.binary(max_size=200))

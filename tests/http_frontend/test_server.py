@@ -1,13 +1,18 @@
 """Connections that never become requests."""
 
 import asyncio
+import contextlib
+import json
 import socket
+from collections.abc import AsyncIterator
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from http_frontend import server
 from runtime.server_args import ServerArgs
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n"
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -16,31 +21,60 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A server that runs `answer`, and one connection to it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    running = server.build_server(answer, ServerArgs())
+    serving = asyncio.create_task(running.serve(sockets=[listener]))
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    async with asyncio.timeout(60):
+        yield reader, writer
+    writer.close()
+    running.should_exit = True
+    await serving
+
+
 @pytest.mark.parametrize(
     ("sent", "received"),
     [
         (b"", b""),
-        (b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: ", b""),
-        (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"HTTP/1.1 204"),
+        (GET + b"x-slow: ", b""),
+        (GET + b"\r\n", b"HTTP/1.1 204"),
     ],
 )
 def test_a_head_has_its_time(sent: bytes, received: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.5)
 
     async def main() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        running = server.build_server(answer, ServerArgs())
-        serving = asyncio.create_task(running.serve(sockets=[listener]))
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(sent)
-        try:
-            async with asyncio.timeout(60):
+        async with connected() as (reader, writer):
+            writer.write(sent)
+            try:
                 found = await reader.read(12)
-        except ConnectionResetError:
-            found = b""
-        assert found == received
-        writer.close()
-        running.should_exit = True
-        await serving
+            except ConnectionResetError:
+                found = b""
+            assert found == received
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (b"GARBAGE\r\n\r\n" * 9000, 400, "invalid_http"),
+        (GET + b"x: \x00\r\n\r\n", 400, "invalid_http"),
+        (GET + b"x: " + b"a" * 999_999, 431, "headers_too_large"),
+        (GET + b"transfer-encoding: chunked\r\n\r\nno size\r\n", 400, "invalid_http"),
+    ],
+)
+def test_what_is_no_request_is_told_so_to_the_last_byte(sent: bytes, status: int, code: str) -> None:
+    """In the shape of every error, whatever the client has sent or goes on sending."""
+
+    async def main() -> None:
+        async with connected() as (reader, writer):
+            writer.write(sent)
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.startswith(f"HTTP/1.1 {status} ".encode()) and b"connection: close" in head
+            assert json.loads(body)["error"]["code"] == code
 
     asyncio.run(main())
