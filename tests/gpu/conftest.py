@@ -36,6 +36,8 @@ LLAMA: dict[str, Any] = {
     "hidden_act": "silu",
     "tie_word_embeddings": False,
 }
+EXPERTS: dict[str, Any] = {"num_local_experts": 8, "num_experts_per_tok": 2}
+"""What makes a Mixtral of it."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,15 @@ def place(request: pytest.FixtureRequest) -> Place:
     return Place(torch.device("cuda", 0), None, import_fp8_kernels())
 
 
-def llama_config(place: Place, **changes: Any) -> EngineConfig:
-    """A small Llama with random weights, bfloat16."""
+def llama_config(place: Place, experts: bool = False, **changes: Any) -> EngineConfig:
+    """A small Llama (or Mixtral) with random weights, bfloat16."""
     description = ModelDescription(
         name="llama",
         path="",
         format="dummy",
         served_names=("llama",),
-        architecture="LlamaForCausalLM",
-        config=LLAMA,
+        architecture="MixtralForCausalLM" if experts else "LlamaForCausalLM",
+        config=LLAMA | EXPERTS if experts else LLAMA,
         context_length=2048,
         vocab_size=512,
         eos_token_ids=(),

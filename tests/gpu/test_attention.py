@@ -1,5 +1,7 @@
 """flashinfer's kernels against the torch oracle at many shapes, launched and as graphs' plans."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -50,8 +52,18 @@ class Steps:
 def test_against_the_oracle(
     place: Place, heads: int, kv_heads: int, dim: int, soft_cap: float | None, window: int | None
 ) -> None:
-    layers = [LayerKV(kv_heads, dim, dim)]
-    spec = AttentionSpec(scale=dim**-0.5, v_head_dim=dim, sliding_window=window, logit_soft_cap=soft_cap)
+    compare(place, LayerKV(kv_heads, dim, dim), heads, sliding_window=window, logit_soft_cap=soft_cap)
+
+
+@pytest.mark.parametrize("window", [None, 33])
+def test_sinks_against_the_oracle(place: Place, window: int | None) -> None:
+    sinks = torch.linspace(-2, 3, 8).to(place.device)
+    compare(place, LayerKV(2, 64, 64), 8, sliding_window=window, sinks=sinks)
+
+
+def compare(place: Place, layer: LayerKV, heads: int, **options: Any) -> None:
+    layers, kv_heads, dim = [layer], layer.kv_heads, layer.key_dim
+    spec = AttentionSpec(scale=dim**-0.5, v_head_dim=dim, **options)
     backends = [place.attention("flashinfer"), place.attention("torch")]
     for backend in backends:
         backend.make_pool(layers, PAGES, PAGE_SIZE)

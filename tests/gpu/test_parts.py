@@ -1,18 +1,23 @@
-"""Draws, fused operations and fp8 products on the device against the same on the CPU."""
+"""Draws, fused operations, experts and fp8 products on the device against torch's own."""
 
 import numpy
 import pytest
 import torch
 
 from model_runner.layers.activations import gate_of
+from model_runner.layers.grouped_experts import GROUPED_SINCE
 from model_runner.layers.norms import FusedRMSNorm, RMSNorm
 from model_runner.layers.ops import TORCH_OPS, choose_ops
+from model_runner.layers.rotary import Rotary
 from model_runner.quantization.forms import DenseForm
 from model_runner.quantization.fp8 import Fp8Form
+from model_runner.sampling.filters import Filters
 from model_runner.sampling.pipeline import DrawBatch, SamplingPipeline
+from model_runner.sampling.survivors import choose_survivors, flashinfer_survivors, sorted_survivors
 from protocol.plan import RowStart
 from protocol.sampling import SamplingParameters
 from tests.gpu.conftest import Place
+from tests.model_runner.layers.test_experts import DECLARED, HIDDEN, mixture, state_of
 
 ROWS, VOCABULARY = 8, 5000
 SAMPLING = {
@@ -52,6 +57,57 @@ def test_fused_operations(place: Place, tokens: int) -> None:
     for activation in ("silu", "gelu", "gelu_pytorch_tanh"):
         found = gate_of(activation, ops)(gate_up)
         torch.testing.assert_close(found, gate_of(activation, TORCH_OPS)(gate_up), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotated", [128, 64])
+def test_rotation(place: Place, rotated: int, interleaved: bool) -> None:
+    """Compared by products of queries and keys: kernels and torch leave the pairs in different places."""
+    positions = torch.tensor([0, 3, 7, 1500, 2]).to(place.device)
+    table = Rotary(torch.rand(rotated // 2).to(place.device), scale=1.1).table(positions)
+    heads = random(5, 6, 128).bfloat16().to(place.device)
+    found, wanted = (
+        ops.rotate(heads.clone(), table, interleaved).float()
+        for ops in (choose_ops(place.device, torch.bfloat16), TORCH_OPS)
+    )
+    for turned in (found, wanted):
+        torch.testing.assert_close(turned[..., rotated:], heads[..., rotated:].float())
+    products = [torch.einsum("qhd,kd->qhk", turned[:, :5], turned[:, 5]) for turned in (found, wanted)]
+    torch.testing.assert_close(*products, rtol=0.03, atol=0.5)
+
+
+def test_filters(place: Place) -> None:
+    """Each row by itself, too: who survives does not depend on the batch."""
+    survivors = choose_survivors(place.device)[0] if place.real else flashinfer_survivors(place.flashinfer)
+    logits = (random(ROWS, VOCABULARY) * 3).to(place.device)
+    columns = (
+        [0.7] * ROWS,
+        [0, 5, 50, 0, 1, 0, 4999, 0],
+        [1, 1, 0.9, 0.95, 0.5, 0.2, 1, 0.99],
+        [0, 0, 0, 0.01, 0, 0, 0.1, 0],
+    )
+    dtypes = (torch.float32, torch.int64, torch.float32, torch.float32)
+    filters = Filters(*(torch.tensor(c, dtype=d, device=place.device) for c, d in zip(columns, dtypes, strict=True)))
+    found = survivors(logits, filters)
+    assert torch.equal(found, sorted_survivors(logits, filters))
+    for row in range(ROWS):
+        alone = torch.tensor([row], device=place.device)
+        assert torch.equal(survivors(logits[alone], filters.select(alone))[0], found[row])
+
+
+@pytest.mark.parametrize("layout", DECLARED)
+@pytest.mark.parametrize("tokens", [1, 3, 200])
+def test_grouped_experts(place: Place, layout: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if place.real and torch.cuda.get_device_capability(place.device) < GROUPED_SINCE:
+        pytest.skip("no grouped products on this GPU")
+    hidden = random(tokens, HIDDEN).bfloat16().to(place.device)
+    found, wanted = (
+        mixture(layout, grouped, monkeypatch, state_of(str(place.device), torch.bfloat16))(hidden)
+        for grouped in (True, False)
+    )
+    # Biases are added to products already rounded in one of the two.
+    difference = (found.float() - wanted.float()).pow(2).mean().sqrt()
+    assert difference < 0.02 * wanted.float().pow(2).mean().sqrt()
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 100])

@@ -51,8 +51,11 @@ def test_backends_agree_on_distributions(make_runner: Make, chunk: int) -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_graphs_draw_what_launches_draw(make_runner: Make, sampling: SamplingParameters) -> None:
-    with_graphs, without = (started(make_runner("flashinfer", graphs=graphs), sampling) for graphs in (True, False))
+@pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
+def test_graphs_draw_what_launches_draw(make_runner: Make, sampling: SamplingParameters, experts: bool) -> None:
+    with_graphs, without = (
+        started(make_runner("flashinfer", graphs=graphs, experts=experts), sampling) for graphs in (True, False)
+    )
     assert with_graphs.run(16, device_ids=True) == without.run(16, device_ids=True)
 
 
