@@ -34,6 +34,7 @@ from scheduler.executor import GrammarStart, build_executor, load_libraries
 from scheduler.plan_builder import StepRecord
 from scheduler.reasoning import MarkerEnds
 from scheduler.scheduler import Scheduler, Surroundings
+from scheduler.warm_up import warm_up
 
 MESSAGES_PER_TURN = 512
 DRAIN_CHECK_S = 0.05
@@ -212,6 +213,7 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         loop = SchedulerLoop(config, spec, links, slot, executor, grammar)
         loop.scheduler.constraints.start()
         if first:
+            warm_up(executor)
             loop.scheduler.constraints.wait()
         # Hundreds of thousands of objects live as long as the process (torch's among them): looking through them for
         # garbage again and again would hold steps up by tens of milliseconds.

@@ -34,6 +34,7 @@ from scheduler import process
 from scheduler.executor import GrammarStart
 from scheduler.grammar.interface import GrammarBackend
 from scheduler.process import SchedulerLoop
+from scheduler.warm_up import warm_up
 from tests.scheduler.bench import make_config
 from tests.scheduler.fake_executor import FakeExecutor
 from tests.scheduler.fake_model import expected_output
@@ -264,3 +265,11 @@ def test_main_builds_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert begun == ["worker", "libraries"], "a recovery waits for no grammar"
     control.close(0)
     ring.close()
+
+
+def test_the_first_steps_leave_nothing_behind(ring: Ring) -> None:
+    warm_up(ring.executor)
+    assert [unpack_ids(plan.new_tokens) for plan in ring.executor.plans] == [[3], [1], []]
+    ring.submit("0-a")
+    (output,) = [o for m in ring.finish("detokenizer 0") if isinstance(m, StepOutput) for o in m.outputs if o.finish]
+    assert output.finish is not None and output.finish.reason == "length"
