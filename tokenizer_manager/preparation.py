@@ -31,6 +31,7 @@ from tokenizer_manager.validation import (
     check_sampling_ids,
     check_something_allowed,
     check_vocabulary,
+    stops_kept_out,
     truncated,
 )
 
@@ -107,7 +108,11 @@ class RequestPreparer:
             probe=request.probe,
             suspect=request.suspect,
             resume=request.resume,
-            adjustments=(*from_template, *adjustments),
+            adjustments=(
+                *from_template,
+                *adjustments,
+                *stops_kept_out(sampling, self._model.eos_token_ids, self._tokenizer),
+            ),
         )
         return PreparedRequest(engine, prompt)
 

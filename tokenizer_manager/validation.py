@@ -57,6 +57,22 @@ def check_something_allowed(sampling: SamplingParameters, eos_token_ids: Iterabl
         raise field_error("allowed_token_ids", message)
 
 
+def stops_kept_out(
+    sampling: SamplingParameters, eos_token_ids: Iterable[int], tokenizer: TextTokenizer
+) -> tuple[Adjustment, ...]:
+    """What is told of stop ids that are text: a grammar takes them for ends, so they can't stand inside the answer.
+
+    Free text with bound parts may end anywhere, and so at each of them.
+    """
+    if sampling.grammar is None or sampling.grammar.kind == "structural_tag":
+        return ()
+    ends = {*eos_token_ids, *(tokenizer.added[name] for name in tokenizer.special)}
+    if ends.issuperset(sampling.stop_token_ids):
+        return ()
+    reason = "with a grammar they end the answer where it is complete, and are not drawn before"
+    return (Adjustment("stop_token_ids", "changed", reason),)
+
+
 def truncated(ids: list[int], request: GenerateRequest, context_length: int) -> list[int]:
     """The prompt's last tokens as `truncate_prompt_tokens` wants them."""
     keep = request.truncate_prompt_tokens

@@ -51,6 +51,23 @@ def refusal(prepare: Any, *arguments: Any, **named: Any) -> Any:
     return caught.value.info
 
 
+@pytest.mark.parametrize(
+    ("grammar", "stops", "told"),
+    [
+        (GrammarSpec("regex", "a+"), (300,), ["stop_token_ids"]),
+        (GrammarSpec("regex", "a+"), (0, 1, 2), []),  # control tokens are no text anyway
+        (GrammarSpec("regex", "a+"), (), []),
+        (GrammarSpec("structural_tag", "{}"), (300,), []),
+        (None, (300,), []),
+    ],
+)
+def test_stop_ids_that_a_grammar_keeps_out_are_told(
+    prepare: Any, grammar: GrammarSpec | None, stops: tuple[int, ...], told: list[str]
+) -> None:
+    engine = prepare(tokens(3), SamplingParameters(grammar=grammar, stop_token_ids=stops))
+    assert [adjustment.field for adjustment in engine.adjustments] == told
+
+
 @pytest.mark.parametrize("overflow", ["reject", "clamp"])
 @pytest.mark.parametrize(
     ("prompt_tokens", "max_tokens", "granted"),
