@@ -21,7 +21,7 @@ _SOURCES = ("tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "voca
 _MORE_SOURCES = ("special_tokens_map.json", "added_tokens.json", "config.json", "tekken.json")
 _CONVERSION_TIMEOUT_S = 300
 # Part of the cache key: raise it when the conversion itself changes.
-_CONVERSION_VERSION = 1
+_CONVERSION_VERSION = 2
 
 
 def load_tokenizer(tokenizer_file: str | Path) -> Tokenizer:

@@ -51,6 +51,10 @@ follow the longest sequence of a batch are refused by name.
 | MXFP4 | GPT-OSS experts |
 | random | `--load-format dummy`: the same values for the same names, whatever the sharding |
 
+GGUF files bring their tokenizer. A byte-level vocabulary that states a way of cutting text (`tokenizer.ggml.pre`) that is
+not known here, or none, is refused by name: the nearest rule would give other tokens than the model was trained with.
+`--tokenizer-path` with the model's own tokenizer.json is the way round.
+
 Quantised checkpoints are dequantised into the model's dtype as they are read, unless a backend computes on the stored
 form. Activation scales in a checkpoint are not applied: activations stay in the model's dtype.
 

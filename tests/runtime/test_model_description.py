@@ -253,13 +253,13 @@ def test_the_default_model_and_its_tokenizer(smollm2_gguf: Path, tmp_path_factor
 
 
 def test_a_gguf_tokenizer_whose_architecture_transformers_does_not_read(tmp_path: Path) -> None:
-    tokens = [*"helo1", "\u0120", "he", "ll", "hell", "hello", "<|end_of_text|>"]
+    tokens = [*"helo1", "\u0120", "\u0120\u0120", "he", "ll", "hell", "hello", "<|end_of_text|>"]
     vocabulary = {
         "model": "gpt2",
         "pre": "refact",
         "tokens": tokens,
         "token_type": [1] * (len(tokens) - 1) + [3],
-        "merges": ["h e", "l l", "he ll", "hell o"],
+        "merges": ["\u0120 \u0120", "h e", "l l", "he ll", "hell o"],
         "eos_token_id": len(tokens) - 1,
     }
     metadata = {"general.architecture": "granite"} | {f"tokenizer.ggml.{key}": part for key, part in vocabulary.items()}
@@ -267,6 +267,33 @@ def test_a_gguf_tokenizer_whose_architecture_transformers_does_not_read(tmp_path
     tokenizer = load_tokenizer(tokenizer_file_for(tmp_path / "m.gguf", tmp_path / "cache"))
     found = tokenizer.encode("hello<|end_of_text|> 11", add_special_tokens=False)
     assert found.tokens == ["hello", "<|end_of_text|>", "\u0120", "1", "1"]
+    # Digits stand apart, so the blanks before one belong together: GPT-2's rule would leave it the last of them.
+    assert tokenizer.encode("h  1", add_special_tokens=False).tokens == ["h", "\u0120\u0120", "1"]
+
+
+@pytest.mark.parametrize("pre", ["novel", None])
+def test_a_way_of_cutting_text_that_is_not_known_is_refused(pre: str | None, tmp_path: Path) -> None:
+    stated = {} if pre is None else {"tokenizer.ggml.pre": pre}
+    vocabulary = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": ["a", "b", "ab"],
+        "tokenizer.ggml.merges": ["a b"],
+    }
+    (tmp_path / "m.gguf").write_bytes(header({"general.architecture": "granite"} | vocabulary | stated))
+    with pytest.raises(StartError, match=f"tokenizer.ggml.pre {pre!r}, a way of cutting text that is not known"):
+        tokenizer_file_for(tmp_path / "m.gguf", tmp_path / "cache")
+
+
+def test_ways_of_cutting_text_left_to_transformers_are_its_own() -> None:
+    script = (
+        "import json\n"
+        "from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS as splits\n"
+        "from runtime.tokenizer_conversion import DIGITS_APART, SPLIT_AS_GPT2, SPLIT_BY_TRANSFORMERS as left\n"
+        "print(json.dumps([sorted(left - splits.keys()), sorted((SPLIT_AS_GPT2 | DIGITS_APART) & splits.keys())]))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    finished = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert json.loads(finished.stdout.splitlines()[-1]) == [[], []]
 
 
 def test_a_slow_tokenizer_is_converted_once(tmp_path: Path) -> None:
