@@ -98,7 +98,17 @@ DRAWING = (
     ),
     Field("logit_bias", MapOf(Number(-100, 100), high=4096), DRAW, probe=({"50": -100}, {"50": 100})),
     Field("allowed_token_ids", TokenIds(low=1), DRAW, EXTENSION, probe=([40], [41])),
-    Field("bad_words", ListOf(Text(1, 256), high=128), DRAW, EXTENSION, probe=([], ["the"])),
+    Field(
+        "bad_words",
+        ListOf(Text(1, 256), high=128),
+        DRAW,
+        Ruling(
+            "extension",
+            "the tokens that spell a word, alone and behind a blank, are not drawn in a row; other tokens may spell it, "
+            "as part of a longer word for one",
+        ),
+        probe=([], ["the"]),
+    ),
     Field("min_tokens", Integer(0, MAX_COUNT), DRAW, EXTENSION, probe=(0, 8)),
     Field("ignore_eos", Flag(), DRAW, EXTENSION, probe=(False, True)),
     Field("n", Integer(1, MAX_CHOICES), "scheduler: sequences of one prompt", greedy_n_ruling, probe=(1, 2)),

@@ -1,14 +1,85 @@
 """The contract of /generate, proved against the running server in the same way."""
 
+import inspect
 import itertools
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from http_frontend.contract.native import SAMPLING
+from tests.integration.contract_cases import COMMON, Answer, Asking, Case
 from tests.integration.servers import Server
 
+ROOT = Path(__file__).parents[2]
 GREEDY = {"temperature": 0, "max_new_tokens": 6}
+OWN_NAMES = {
+    "prompt": "text",
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+}
+"""What the cases of the other endpoints call a field that has a name of its own here."""
+
+
+class NativeAnswer(Answer):
+    """SGLang's answer in the words of the others."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        assert response.status_code == 200, response.text
+        given = response.json()
+        answers = given if isinstance(given, list) else [given]
+        meta = answers[0]["meta_info"]
+        self.text, self.ids, self.end = answers[0]["text"], answers[0]["output_ids"], meta["finish_reason"]["type"]
+        self.choice = {"text": self.text, "stop_reason": meta["finish_reason"].get("matched")}
+        self.usage = {
+            "prompt_tokens": meta["prompt_tokens"],
+            "completion_tokens": sum(one["meta_info"]["completion_tokens"] for one in answers),
+            "prompt_tokens_details": {"cached_tokens": meta["cached_tokens"]},
+        }
+        self.body = {"choices": [{"text": one["text"]} for one in answers], "usage": self.usage}
+
+
+@dataclass(frozen=True)
+class AskingNatively(Asking):
+    path: str = "/generate"
+
+    def post(self, **fields: Any) -> httpx.Response:
+        body: dict[str, Any] = {"text": "The quick brown fox"}
+        sampling: dict[str, Any] = {}
+        for name, value in ({"temperature": 0, "seed": 1, "max_tokens": 10} | fields).items():
+            own = str(OWN_NAMES.get(name, name))
+            (sampling if own in SAMPLING.by_name else body)[own] = value
+        return self.http.post(self.path, json=body | {"sampling_params": sampling})
+
+    def __call__(self, **fields: Any) -> NativeAnswer:
+        return NativeAnswer(self.post(**fields))
+
+    def chunks(self, **fields: Any) -> list[Any]:
+        lines = self.post(stream=True, **fields).text.split("\n")
+        return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+OTHER_NAMES = {own: other for other, own in OWN_NAMES.items()}
+CASES: dict[str, Case] = {
+    f"sampling_params.{name}": COMMON[OTHER_NAMES.get(name, name)]
+    for name in SAMPLING.by_name
+    if OTHER_NAMES.get(name, name) in COMMON
+} | {
+    name: COMMON[name]
+    for name in (
+        "cache_salt", "extra_key", "request_timeout_s", "queue_timeout_s", "routed_dp_rank", "data_parallel_rank",
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_values_do_two_things(server: Server, name: str) -> None:
+    CASES[name](AskingNatively(server.http))
 
 
 def ask(server: Server, **fields: Any) -> dict[str, Any]:
@@ -92,3 +163,44 @@ def test_ids_models_and_adjustments(server: Server) -> None:
         ask(server, model="smollm2", temprature=1, return_adjustments=True)["adjustments"][0]["field"] == "temprature"
     )
     assert "adjustments" not in ask(server, temprature=1)
+
+
+def test_parameters_of_each_prompt(server: Server) -> None:
+    limits = [2, 5]
+    body = {"text": ["a", "b"], "sampling_params": [{"max_new_tokens": count, "ignore_eos": True} for count in limits]}
+    answers = server.post("/generate", body).json()
+    assert [one["meta_info"]["completion_tokens"] for one in answers] == limits
+
+
+SHOWN: dict[str, Callable[..., None]] = {
+    "text": test_prompts,
+    "input_ids": test_prompts,
+    "return_prompt_token_ids": test_prompts,
+    "sampling_params": test_parameters_of_each_prompt,
+    "return_logprob": test_logprobs,
+    "logprob_start_len": test_logprobs,
+    "top_logprobs_num": test_logprobs,
+    "token_ids_logprob": test_logprobs,
+    "return_text_in_logprobs": test_logprobs,
+    "stream": test_streams_add_up_or_are_pieces,
+    "incremental_streaming_output": test_streams_add_up_or_are_pieces,
+    "model": test_ids_models_and_adjustments,
+    "rid": test_ids_models_and_adjustments,
+    "return_adjustments": test_ids_models_and_adjustments,
+}
+ELSEWHERE = {"sampling_params.spaces_between_special_tokens": "detokenizer/test_decoder.py"}
+
+
+def test_every_field_that_claims_to_be_honoured_is_shown(server: Server) -> None:
+    table = server.http.get("/v1/contract").json()["endpoints"]["/generate"]
+    # Parameters in a list are the same fields, which the test above shows to reach their prompts.
+    claimed = {
+        row["field"]
+        for row in table
+        if row["tier"] in ("honoured", "extension", "clamped") and not row["field"].startswith("sampling_params[]")
+    }
+    assert claimed == CASES.keys() | SHOWN.keys() | ELSEWHERE.keys()
+    for name, test in SHOWN.items():
+        assert name in inspect.getsource(test) or name in inspect.getsource(frames), name
+    for name, file in ELSEWHERE.items():
+        assert name.rpartition(".")[2] in (ROOT / "tests" / file).read_text(), name
