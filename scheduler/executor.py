@@ -27,23 +27,20 @@ def build_executor(config: EngineConfig, spec: ProcessSpec, outbox: Outbox, on_p
     return executor
 
 
-def load_libraries() -> None:
-    """Imports what the executor is made of, torch first: no two threads should do that at a time."""
-    importlib.import_module("model_runner.parallel.start")
-
-
 class GrammarStart:
-    """The grammar backend on its way. Its library takes seconds to load, here and in the compile worker, and the first
-    request with a grammar should not wait for that: a server's first start does it beside the loading of the weights."""
+    """The grammar backend on its way. Its library takes a second to load, and its compile worker more: the first request
+    with a grammar should not wait for that, so a server's first start does it before and beside the weights."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._process: CompileProcess | None = None
         self._begun: Future[GrammarBackend] | None = None
 
-    def start_worker(self) -> None:
-        """The worker loads in a process of its own."""
-        self._process = CompileProcess(worker_start(self._config))
+    def fork_worker(self) -> None:
+        """Loads the library, and forks the worker off while this process has one thread and nothing else."""
+        importlib.import_module("scheduler.grammar.backend")
+        fork = importlib.import_module("scheduler.grammar.compile_fork")
+        self._process = fork.fork_worker(worker_start(self._config))
 
     def begin(self) -> None:
         """Builds the backend in a thread."""

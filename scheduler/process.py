@@ -30,7 +30,7 @@ from runtime.process import peer_of, run_process
 from runtime.status_board import MAX_PLAN_BYTES, SlotWriter, StatusBoard
 from runtime.vocabulary import Vocabulary
 from scheduler.control import ControlDesk
-from scheduler.executor import GrammarStart, build_executor, load_libraries
+from scheduler.executor import GrammarStart, build_executor
 from scheduler.plan_builder import StepRecord
 from scheduler.reasoning import MarkerEnds
 from scheduler.scheduler import Scheduler, Surroundings
@@ -191,6 +191,12 @@ class SchedulerLoop:
 
 
 def main(config: EngineConfig, spec: ProcessSpec) -> int:
+    grammar = GrammarStart(config)
+    # At the first start nobody waits yet, and no first request of any kind should wait long. Later starts are
+    # recoveries, in which everybody waits for the weights and few for a grammar.
+    first = spec.incarnation == 1
+    if first:
+        grammar.fork_worker()
     board = StatusBoard.open(spec.board_path)
     slot = board.slot(spec.board_slot)
     links = Links(spec, lambda reason: logger.warning("dropped a frame that is no message: %s", reason))
@@ -199,16 +205,9 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         slot.beat()
         links.report(Progress(peer_of(spec), what, done, total))
 
-    grammar = GrammarStart(config)
-    # At the first start nobody waits yet, and the first request of each kind should not wait long; later starts are
-    # recoveries, in which everybody waits for the weights and few for a grammar.
-    first = spec.incarnation == 1
     try:
         if first:
-            grammar.start_worker()
-            load_libraries()
-            if config.model_impl == "native":  # the other loads what the grammar's library loads, too
-                grammar.begin()
+            grammar.begin()
         executor = build_executor(config, spec, links.outbox, on_progress)
         loop = SchedulerLoop(config, spec, links, slot, executor, grammar)
         loop.scheduler.constraints.start()

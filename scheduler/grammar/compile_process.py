@@ -1,8 +1,11 @@
-"""The compile worker as a process: started early, for it loads for longer than the model's weights do."""
+"""The compile worker as its owner sees it: a process, and the two ends of its link."""
 
 import contextlib
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
 
 from runtime.engine_config import EngineConfig
 from runtime.environment import child_environment
@@ -19,31 +22,41 @@ def worker_start(config: EngineConfig) -> WorkerStart:
     return WorkerStart(model.tokenizer_file, model.vocab_size, model.eos_token_ids, timeout_s, parallel)
 
 
+@dataclass(frozen=True)
 class CompileProcess:
-    """Its standard input and output are the link. Imports none of what the worker itself loads."""
+    """`end` kills the process and waits for it."""
 
-    def __init__(self, start: WorkerStart) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler.grammar.compile_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child_environment(OMP_NUM_THREADS="1"),
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self.input, self.output = self._process.stdin, self._process.stdout
-        with contextlib.suppress(BrokenPipeError):  # whoever reads its output sees that it is dead
+    pid: int
+    input: IO[bytes]
+    output: IO[bytes]
+    end: Callable[[], None]
+
+    def begin(self, start: WorkerStart) -> None:
+        """The first message. Should the worker be dead already, whoever reads from it will see that."""
+        with contextlib.suppress(BrokenPipeError):
             write_frame(self.input, start)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
     def close_streams(self) -> None:
         """Once nobody reads or writes them."""
         for stream in (self.input, self.output):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
+
+
+def spawn_worker(start: WorkerStart) -> CompileProcess:
+    """A new process, which has to load everything itself: for a server that runs, and may not be forked any more."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scheduler.grammar.compile_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=child_environment(OMP_NUM_THREADS="1"),
+    )
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+
+    assert process.stdin is not None and process.stdout is not None
+    spawned = CompileProcess(process.pid, process.stdin, process.stdout, end)
+    spawned.begin(start)
+    return spawned

@@ -18,7 +18,7 @@ from scheduler.grammar.compile_messages import (
     read_frame,
     write_frame,
 )
-from scheduler.grammar.compile_process import CompileProcess
+from scheduler.grammar.compile_process import CompileProcess, spawn_worker
 
 _TRIES = 2
 
@@ -38,7 +38,7 @@ class GrammarCompiler:
         self._start = start
         self._info = info
         self._pending: dict[int, tuple[CompileJob, int]] = {}  # with the tries so far
-        self._worker = _Worker(process or CompileProcess(start), info, self._outcomes)
+        self._worker = _Worker(process or spawn_worker(start), info, self._outcomes)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Until the worker has loaded everything; False if it died, or takes longer."""
@@ -69,7 +69,7 @@ class GrammarCompiler:
 
     def _restart(self) -> list[Outcome]:
         self._worker.close()
-        self._worker = _Worker(CompileProcess(self._start), self._info, self._outcomes)
+        self._worker = _Worker(spawn_worker(self._start), self._info, self._outcomes)
         self.restarts += 1
         failed: list[Outcome] = []
         for id, (job, tries) in list(self._pending.items()):
@@ -103,7 +103,7 @@ class _Worker:
     def close(self) -> None:
         """Ends the process and its threads."""
         self._queue.put(None)
-        self._process.kill()
+        self._process.end()
         for thread in self._threads:
             thread.join()
         self._process.close_streams()

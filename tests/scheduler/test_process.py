@@ -252,17 +252,16 @@ def test_main_builds_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     failed.set_exception(ImportError("no grammar library"))
     monkeypatch.setattr(process, "build_executor", build)
     begun: list[str] = []
-    monkeypatch.setattr(process, "load_libraries", lambda: begun.append("libraries"))
-    monkeypatch.setattr(GrammarStart, "start_worker", lambda self: begun.append("worker"))
+    monkeypatch.setattr(GrammarStart, "fork_worker", lambda self: begun.append("worker"))
     monkeypatch.setattr(GrammarStart, "begin", lambda self: setattr(self, "_begun", failed))
     control = ring.context.socket(zmq.PUSH)
     control.connect(f"ipc://{tmp_path}/sc2")
     control.send(encode(Shutdown()))
     assert process.main(ring.config, spec) == 0
-    assert built and begun == ["worker", "libraries"]
+    assert built and begun == ["worker"]
     control.send(encode(Shutdown()))
     assert process.main(ring.config, msgspec.structs.replace(spec, incarnation=2)) == 0
-    assert begun == ["worker", "libraries"], "a recovery waits for no grammar"
+    assert begun == ["worker"], "a recovery waits for no grammar"
     control.close(0)
     ring.close()
 
