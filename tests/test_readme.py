@@ -19,6 +19,7 @@ OTHER_TOOLS_FLAGS = {
     "--fix",
     "--no-verify",
     *("--pid", "--concurrency", "--requests", "--rows", "--rounds", "--output-len", "--model"),  # benchmarks
+    *("--wheels", "--skip-speed"),  # benchmarks/gpu_check.sh
 }
 
 

@@ -12,6 +12,7 @@ import numpy
 import torch
 
 from model_runner.attention.interface import AttentionSpec, LayerKV
+from model_runner.attention.pages import store
 from model_runner.device_arrays import to_device
 from model_runner.step import StepInputs
 from runtime.start_error import StartError
@@ -164,8 +165,8 @@ class FlashInferAttention:
     ) -> torch.Tensor:
         keys, values = self._keys[layer_index], self._values[layer_index]
         if key is not None and value is not None:
-            _store(keys, self._slot_mapping, key)
-            _store(values, self._slot_mapping, value)
+            store(keys, self._slot_mapping, key)
+            store(values, self._slot_mapping, value)
         if spec.sinks is not None and spec.logit_soft_cap is not None:
             raise StartError(
                 "--attention-backend flashinfer has no attention sinks beside a soft cap; --attention-backend torch has"
@@ -298,9 +299,3 @@ def plan_decode(wrapper: Any, kind: LayerKind, rows: PagedRows, options: dict[st
         rows.page_size,
         **options,
     )
-
-
-def _store(pool: torch.Tensor, slot_mapping: torch.Tensor, new: torch.Tensor) -> None:
-    # A row that went NaN fails alone; kept in a page, its NaN would reach the page's next owner.
-    clean = torch.nan_to_num(new.to(pool.dtype), nan=0.0, posinf=0.0, neginf=0.0)
-    pool.view(-1, *pool.shape[2:]).index_copy_(0, slot_mapping, clean)

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from model_runner.attention.interface import AttentionSpec, LayerKV
+from model_runner.attention.pages import store
 from model_runner.device_arrays import to_device
 from model_runner.step import StepInputs
 
@@ -98,9 +99,9 @@ class TorchAttention:
     ) -> torch.Tensor:
         keys, values = self._keys[layer_index], self._values[layer_index]
         if key is not None:
-            _store(keys, self._slot_mapping, key)
+            store(keys, self._slot_mapping, key)
         if value is not None:
-            _store(values, self._slot_mapping, value)
+            store(values, self._slot_mapping, value)
         if len(self._groups) == 1 and self._groups[0].tokens is None:
             return self._attend_group(self._groups[0], layer_index, query, spec).flatten(0, 1)
         output = query.new_empty(query.shape[0], query.shape[1], spec.v_head_dim)
@@ -133,12 +134,6 @@ class TorchAttention:
             attended = _attend_explicitly(folded, keys, values, mask, spec)
         attended = attended.reshape(group.rows, layer.kv_heads, heads_per_kv, group.queries, spec.v_head_dim)
         return attended.permute(0, 3, 1, 2, 4).reshape(group.rows, group.queries, heads, spec.v_head_dim)
-
-
-def _store(pool: torch.Tensor, slot_mapping: torch.Tensor, new: torch.Tensor) -> None:
-    # A row that went NaN fails alone; kept in a page, its NaN would pass through masks (NaN + -inf) to the next owner.
-    clean = torch.nan_to_num(new.to(pool.dtype), nan=0.0, posinf=0.0, neginf=0.0)
-    pool.view(-1, *pool.shape[2:]).index_copy_(0, slot_mapping, clean)
 
 
 def _gather(pool: torch.Tensor, group: RowGroup) -> torch.Tensor:
