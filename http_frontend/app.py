@@ -68,7 +68,7 @@ def build_app(front: Front) -> FastAPI:
             expose_headers=list(EXPOSED_HEADERS),
         )
         layers.insert(0, cors)
-    app = FastAPI(title="Candor", version=front.config.version, root_path=args.root_path, middleware=layers)
+    app = FastAPI(title="Candor", version=front.config.version, middleware=layers)
     app.state.front = front
     routes = ROUTES + ((("GET HEAD", "/metrics", admin.metrics),) if args.metrics else ())
     for methods, path, endpoint in routes:

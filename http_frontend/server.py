@@ -105,7 +105,8 @@ class ConnectionProtocol(HttpToolsProtocol):
         reads the end of the connection.
 
         The headers have promised nothing of the kind, so a client may take the connection for one to use again. Its
-        kernel must know of the end before it reads the last byte: both travel in one segment."""
+        kernel must know of the end before it reads the last byte: both travel in one segment. (On a unix socket, the end
+        follows a moment later.)"""
         self._last = True
         connected = self.transport.get_extra_info("socket")
         if hasattr(socket, "TCP_CORK") and connected.family in (socket.AF_INET, socket.AF_INET6):

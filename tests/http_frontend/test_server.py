@@ -5,12 +5,14 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_frontend import server
 from runtime.server_args import ServerArgs
+from tests.http_frontend.fakes import Served
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n"
 
@@ -22,10 +24,12 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A server that runs `answer`, and one connection to it."""
+async def connected(
+    app: ASGIApp = answer, args: ServerArgs | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A server that runs `app`, and one connection to it."""
     listener = socket.create_server(("127.0.0.1", 0))
-    running = server.build_server(answer, ServerArgs())
+    running = server.build_server(app, args or ServerArgs())
     serving = asyncio.create_task(running.serve(sockets=[listener]))
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     async with asyncio.timeout(60):
@@ -76,5 +80,17 @@ def test_what_is_no_request_is_told_so_to_the_last_byte(sent: bytes, status: int
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
             assert head.startswith(f"HTTP/1.1 {status} ".encode()) and b"connection: close" in head
             assert json.loads(body)["error"]["code"] == code
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/v1/models", 401), ("/nothing", 401)])
+def test_a_prefix_that_a_proxy_takes_off_changes_no_route_and_no_key(serve: Any, path: str, status: int) -> None:
+    served: Served = serve(root_path="/proxy", api_key=("one",))
+
+    async def main() -> None:
+        async with connected(served.app, served.front.config.args) as (reader, writer):
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            assert (await reader.read()).startswith(f"HTTP/1.1 {status} ".encode())
 
     asyncio.run(main())
