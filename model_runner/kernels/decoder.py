@@ -148,6 +148,11 @@ class CpuDecoder:
             for layer in decoder.layers
         ]
 
+    @property
+    def engine(self) -> tuple[ctypes.CDLL, int]:
+        """The library and its engine, for what else runs on its threads; both live as long as the decoder."""
+        return self._library, self._engine
+
     def __del__(self) -> None:
         if getattr(self, "_engine", None) is not None:
             self._library.candor_destroy(self._engine)

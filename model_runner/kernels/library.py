@@ -105,6 +105,44 @@ class StepStruct(ctypes.Structure):
     )
 
 
+class LogitRowsStruct(ctypes.Structure):
+    """`candor::LogitRows`."""
+
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("rows", ctypes.c_int32),
+        ("vocabulary", ctypes.c_int32),
+        ("temperatures", ctypes.c_void_p),
+    )
+
+
+class LargestStruct(ctypes.Structure):
+    """`candor::Largest`."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("values", ctypes.c_void_p),
+        ("ids", ctypes.c_void_p),
+        ("log_sums", ctypes.c_void_p),
+    )
+
+
+class ContendersStruct(ctypes.Structure):
+    """`candor::Contenders`."""
+
+    _fields_ = (
+        ("keys", ctypes.c_void_p),
+        ("capacity", ctypes.c_int32),
+        ("ids", ctypes.c_void_p),
+        ("counts", ctypes.c_void_p),
+    )
+
+
+STRUCTS = (LinearStruct, LayerStruct, ModelStruct, StepStruct, LogitRowsStruct, LargestStruct, ContendersStruct)
+"""In the order of `candor_sizes`."""
+
+
 def cpu_flags() -> frozenset[str]:
     """Instruction-set flags of this host's first processor, as the kernel names them (empty where it does not say)."""
     try:
@@ -182,7 +220,13 @@ def load_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> ctypes.CD
         ctypes.c_int,
         ctypes.c_void_p,
     ]
-    for which, struct in enumerate((LinearStruct, LayerStruct, ModelStruct, StepStruct)):
+    for search, wanted in (
+        (library.candor_largest, ctypes.POINTER(LargestStruct)),
+        (library.candor_contenders, ctypes.POINTER(ContendersStruct)),
+    ):
+        search.restype = None
+        search.argtypes = [ctypes.c_void_p, ctypes.POINTER(LogitRowsStruct), wanted]
+    for which, struct in enumerate(STRUCTS):
         if library.candor_sizes(which) != ctypes.sizeof(struct):
             raise KernelsUnavailable(f"{struct.__name__} does not match the compiled layout")
     return library

@@ -8,6 +8,7 @@
 #include "attention_phase.h"
 #include "linear_phase.h"
 #include "pool.h"
+#include "selection.h"
 
 namespace candor {
 namespace {
@@ -27,6 +28,13 @@ class Engine {
     pool_.run([&](int thread) {
       const Activations ready = linear_.prepare(weights, x, nullptr, rows, 0.0f, thread);
       linear_.multiply(weights, ready, rows, out, kStore);
+    });
+  }
+
+  template <class Function>
+  void each_row(int rows, const Function& f) {
+    pool_.run([&](int) {
+      for (int r; (r = pool_.take()) < rows;) f(r);
     });
   }
 
@@ -162,8 +170,17 @@ void candor_linear(void* engine, const candor::Linear* weights, const float* x, 
   static_cast<candor::Engine*>(engine)->linear(*weights, x, rows, out);
 }
 
+void candor_largest(void* engine, const candor::LogitRows* from, const candor::Largest* to) {
+  static_cast<candor::Engine*>(engine)->each_row(from->rows, [&](int r) { candor::find_largest(*from, r, *to); });
+}
+
+void candor_contenders(void* engine, const candor::LogitRows* from, const candor::Contenders* to) {
+  static_cast<candor::Engine*>(engine)->each_row(from->rows, [&](int r) { candor::find_contenders(*from, r, *to); });
+}
+
 int candor_sizes(int which) {
-  const int sizes[] = {sizeof(candor::Linear), sizeof(candor::Layer), sizeof(candor::Model), sizeof(candor::Step)};
+  const int sizes[] = {sizeof(candor::Linear),    sizeof(candor::Layer),   sizeof(candor::Model),     sizeof(candor::Step),
+                       sizeof(candor::LogitRows), sizeof(candor::Largest), sizeof(candor::Contenders)};
   return sizes[which];
 }
 }
