@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from protocol.control import Role
 from protocol.errors import ErrorInfo, RequestError
 from protocol.ids import TOKEN_BYTES, count_ids
 from protocol.outputs import Admitted, TextOutput
@@ -29,12 +30,13 @@ class Flight:
     """One request in flight. `attempt` counts its submissions; only outputs of the current one are taken.
 
     `acknowledged` is the newest attempt that was admitted, `crashes` how often in a row the request was being computed
-    when its scheduler died, `tokens_at_crash` how far it was then, `losses` how often a tokenizer manager died over it.
+    when its scheduler died, `tokens_at_crash` how far it was then; `losses` how often in a row a process of the role
+    `lost_to` died over it, `tokens_at_loss` how far it was then.
     """
 
     __slots__ = (
-        "acknowledged", "admitted", "attempt", "began_s", "crashes", "exchange", "last_s", "losses", "position",
-        "progress", "request", "scored", "tokenizer", "tokens_at_crash", "unfinished",
+        "acknowledged", "admitted", "attempt", "began_s", "crashes", "exchange", "last_s", "losses", "lost_to",
+        "position", "progress", "request", "scored", "tokenizer", "tokens_at_crash", "tokens_at_loss", "unfinished",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, exchange: "Exchange", position: int) -> None:
@@ -50,6 +52,8 @@ class Flight:
         self.crashes = 0
         self.tokens_at_crash = 0
         self.losses = 0
+        self.lost_to: Role | None = None
+        self.tokens_at_loss = 0
         self.scored = False
         self.began_s = self.last_s = time.monotonic()
 

@@ -13,6 +13,7 @@ import msgspec
 
 from http_frontend.exchange import Exchange, Flight
 from http_frontend.metrics import Metrics
+from http_frontend.quarantine import Quarantine
 from protocol.control import PeerDown, PeerUp, Role
 from protocol.errors import LOST, ErrorInfo, RequestError, key_limit_error
 from protocol.links import is_named
@@ -23,7 +24,8 @@ from runtime.engine_config import EngineConfig
 logger = logging.getLogger(__name__)
 
 MAX_CRASHES = 3
-"""A request that was being computed at so many crashes in a row is given up. From the second on it is computed alone."""
+"""A request that was being worked on at so many deaths in a row of one role is given up. From the second on it is alone:
+the scheduler computes its suspects one by one, those of the other roles wait in quarantine."""
 
 PROGRESS_TOKENS = 16
 """A request that got so much further since its last crash is not what that crash came from: its count begins anew."""
@@ -67,6 +69,7 @@ class InFlight:
         self._flights: dict[str, Flight] = {}
         self._exchanges: set[Exchange] = set()
         self._parked: dict[str, Flight] = {}
+        self._quarantine = Quarantine()
         self._names: set[str] = set()
         self._per_key: Counter[str] = Counter()
         self._recent_aborts: deque[AbortRequest] = deque(maxlen=RECENT_ABORTS)
@@ -103,6 +106,8 @@ class InFlight:
         return exchange
 
     def _send(self, flight: Flight) -> None:
+        if not self._quarantine.admits(flight):
+            return
         if self._missing():
             self._parked[flight.request.request_id] = flight
             return
@@ -127,6 +132,9 @@ class InFlight:
             progress.ids += output.ids
             if self._args.log_requests:
                 progress.texts.append(output.text)
+            if flight.losses and _has_got_on(flight, flight.tokens_at_loss):
+                flight.losses = 0
+                self._release(flight)
             if output.prompt_logprobs is not None:
                 flight.scored = True
             self.metrics.on_output(flight.began_s, flight.last_s, now, output)
@@ -196,24 +204,30 @@ class InFlight:
         involved: list[Flight] = []
         if peer.role == "tokenizer":
             self._repeat_aborts()
-        for flight in list(self._flights.values()):
-            if flight.request.request_id in self._parked or not self._held_by(flight, peer.role, peer.index):
-                continue
+        for flight in self._held(peer.role, peer.index):
             if flight.request.request_id in computed:
                 involved.append(flight)
                 _count_crash(flight)
-            elif peer.role == "tokenizer":
+            elif peer.role != "scheduler":
                 involved.append(flight)
-                flight.losses += 1
+                _count_loss(flight, peer.role)
             if self._args.recovery == "off":
                 self._forget(flight)
                 flight.exchange.fail(_crashed(f"the {peer.role} process died"))
             elif max(flight.crashes, flight.losses) >= MAX_CRASHES:
                 self._forget(flight)
-                flight.exchange.fail(_crashed("the request was being worked on at each of several crashes"))
+                flight.exchange.fail(_crashed(f"the {peer.role} process died each time that it had this request"))
             else:
                 self._resubmit(flight)
         return involved
+
+    def _held(self, role: Role, index: int) -> list[Flight]:
+        """What the dead process may have had: not what waits here."""
+        return [
+            flight
+            for request_id, flight in self._flights.items()
+            if request_id not in self._parked and flight not in self._quarantine and self._held_by(flight, role, index)
+        ]
 
     def _held_by(self, flight: Flight, role: Role, index: int) -> bool:
         waiting = flight.acknowledged < flight.attempt
@@ -309,6 +323,13 @@ class InFlight:
             if not self._per_key[request.fairness_key]:
                 del self._per_key[request.fairness_key]
         self._parked.pop(flight.request.request_id, None)
+        self._release(flight)
+
+    def _release(self, flight: Flight) -> None:
+        """Lets the next suspect go, if this one kept it waiting."""
+        following = self._quarantine.leave(flight)
+        if following is not None:
+            self._send(following)
 
     def _repeat_aborts(self) -> None:
         """A tokenizer manager that died may have had some in its queue; one that is new has heard of none."""
@@ -321,11 +342,22 @@ class InFlight:
 
 
 def _count_crash(flight: Flight) -> None:
-    delivered = flight.delivered_tokens
-    if flight.crashes and delivered - flight.tokens_at_crash >= PROGRESS_TOKENS:
+    if _has_got_on(flight, flight.tokens_at_crash):
         flight.crashes = 0
     flight.crashes += 1
-    flight.tokens_at_crash = delivered
+    flight.tokens_at_crash = flight.delivered_tokens
+
+
+def _count_loss(flight: Flight, role: Role) -> None:
+    if flight.lost_to != role or _has_got_on(flight, flight.tokens_at_loss):
+        flight.losses = 0
+    flight.losses += 1
+    flight.lost_to = role
+    flight.tokens_at_loss = flight.delivered_tokens
+
+
+def _has_got_on(flight: Flight, since_tokens: int) -> bool:
+    return flight.delivered_tokens - since_tokens >= PROGRESS_TOKENS
 
 
 def _named(request: GenerateRequest, request_id: str) -> GenerateRequest:
