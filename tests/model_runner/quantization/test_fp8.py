@@ -68,6 +68,14 @@ def test_a_row_of_zeros_stays_zero() -> None:
     assert Fp8Form(weight, SglKernel).apply(random(4, 32), None)[:, 3].abs().max() == 0
 
 
+def test_an_fp8_checkpoint_with_a_scale_per_row_comes_back_as_it_was_stored() -> None:
+    stored = (random(32, 64).float() / random(32, 64).float().abs().amax(dim=1, keepdim=True) * LARGEST).to(FP8)
+    scales = torch.rand(32, 1, generator=torch.Generator().manual_seed(3)) / 100
+    form = Fp8Form((stored.float() * scales).bfloat16(), SglKernel)
+    assert torch.equal(form.weight.float(), stored.float())
+    torch.testing.assert_close(form.scales, scales, rtol=2**-8, atol=0)
+
+
 @pytest.mark.parametrize(("shape", "kind"), [((32, 64), Fp8Form), ((33, 64), DenseForm), ((32, 60), DenseForm)])
 def test_sizes_that_the_kernels_cannot_take_stay_dense(shape: tuple[int, int], kind: type) -> None:
     assert type(fp8_forms(SglKernel)(random(*shape))) is kind
