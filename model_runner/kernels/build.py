@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from model_runner.kernels.arena import WeightArena
 from model_runner.kernels.decoder import MAX_HEAD_DIM, CpuDecoder, DenseDecoder, DenseLayer
 from model_runner.kernels.library import load_library
 from model_runner.kernels.packing import (
@@ -86,8 +87,9 @@ class WeightPacker:
     `none` keeps the dtype of the load.
     """
 
-    def __init__(self, quantization: str) -> None:
+    def __init__(self, quantization: str, arena: WeightArena) -> None:
         self._quantization = quantization
+        self._arena = arena
 
     def linear(
         self,
@@ -110,17 +112,17 @@ class WeightPacker:
             added = torch.cat(parts)
         grouped = self._as_shipped(weights, named, inputs)
         if grouped is not None:
-            return pack_grouped(grouped, added, gated=gated, activation_bits=activation_bits)
+            return self._arena.keep(pack_grouped(grouped, added, gated=gated, activation_bits=activation_bits))
         dense = weights.rows(named, inputs)
         if self._quantization == "none":
-            return pack_dense(dense, added, gated=gated)
+            return self._arena.keep(pack_dense(dense, added, gated=gated))
         quantise = quantise_int4 if self._quantization == "int4" else quantise_int8
-        return pack_grouped(quantise(dense), added, gated=gated, activation_bits=activation_bits)
+        return self._arena.keep(pack_grouped(quantise(dense), added, gated=gated, activation_bits=activation_bits))
 
     def table(self, weights: Weights, name: str, rows: int, inputs: int) -> PackedWeight:
         """An embedding or output head. 4-bit groups harm it more than they save, so `int4` makes int8 ones here."""
         if self._quantization == "int4":
-            return WeightPacker("w8a8").table(weights, name, rows, inputs)
+            return WeightPacker("w8a8", self._arena).table(weights, name, rows, inputs)
         return self.linear(weights, [RowBlock(name, rows)], inputs, activation_bits=16)
 
     def _as_shipped(self, weights: Weights, blocks: Sequence[RowBlock], inputs: int) -> GroupedWeight | None:
@@ -146,7 +148,7 @@ def build_cpu_decoder(
     if lacking is not None:
         raise UnsupportedByKernelsError(f"the CPU kernels have no {lacking}; --attention-backend torch runs this model")
     library = load_library(cache_dir)
-    packer = WeightPacker(quantization)
+    packer = WeightPacker(quantization, WeightArena())
     inner = Weights(weights.state, weights.prefix + declared.prefix)
     vocab, hidden = declared.vocab_size, declared.hidden_size
     embedding = packer.table(inner, "embed_tokens", vocab, hidden)
