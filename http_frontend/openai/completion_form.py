@@ -8,7 +8,7 @@ import msgspec
 from http_frontend.contract.review import Review
 from http_frontend.generation import Batch, by_choice, error_frame
 from http_frontend.openai.chat_choice import refuse_abort
-from http_frontend.openai.logprobs import completion_logprobs, prompt_logprobs
+from http_frontend.openai.logprobs import FirstToken, Place, completion_logprobs, prompt_logprobs
 from http_frontend.usage import Tally
 from protocol.errors import ErrorInfo
 from protocol.ids import unpack_ids
@@ -43,9 +43,9 @@ class CompletionShape:
 
 @dataclass
 class Choice:
-    """One sequence as it grows; `offset` is the place of the next token in the answer's text."""
+    """One sequence as it grows; `place` is that of the next token in the answer's text."""
 
-    offset: int = 0
+    place: Place = field(default_factory=Place)
     finish: Finish | None = None
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
@@ -115,7 +115,7 @@ class CompletionForm:
     def _echo(self, index: int, position: int) -> bytes:
         assert self._shape.echoes is not None
         text, choice = self._shape.echoes[position], self._choices[index]
-        choice.offset = len(text)
+        choice.place = Place(len(text))
         return self._chunk(index, text, self._scored_prompt(position), b"")
 
     def _chunk(self, index: int, text: str, logprobs: Any, ids: bytes, finish: Finish | None = None) -> bytes:
@@ -166,7 +166,7 @@ class CompletionForm:
         text = "" if shape.scores else "".join(choice.texts)
         logprobs = None
         if shape.echoes is not None:
-            choice.offset = len(shape.echoes[position])
+            choice.place = Place(len(shape.echoes[position]))
             text = shape.echoes[position] + text
             logprobs = self._scored_prompt(position)
         if shape.logprobs and not shape.scores:
@@ -210,18 +210,21 @@ class CompletionForm:
     def _scored(self, choice: Choice, entries: list[TokenLogprob] | None) -> Any:
         if not self._shape.logprobs or entries is None:
             return None
-        scored, choice.offset = completion_logprobs(list(entries), choice.offset, self._shape.ids_as_tokens)
-        return scored
+        return completion_logprobs(entries, choice.place, self._shape.ids_as_tokens)
 
     def _scored_prompt(self, position: int) -> Any:
         """Logprobs of the echoed prompt. Its first token has none; its text is what the others leave of the prompt."""
         entries = self._prompt_logprobs.get(position)
         if not self._shape.logprobs or entries is None or self._shape.echoes is None:
             return None
-        text = self._shape.echoes[position]
-        rest = "".join(entry.token for entry in entries if entry is not None)
-        first = text[: len(text) - len(rest)] if rest and text.endswith(rest) else ""
-        return completion_logprobs(entries, 0, self._shape.ids_as_tokens, first)[0]
+        text = self._shape.echoes[position].encode("utf-8", "replace")
+        rest = b"".join(entry.bytes_ for entry in entries if entry is not None)
+        first = text[: len(text) - len(rest)] if text.endswith(rest) else b""
+        name = first.decode("utf-8", "replace")
+        ids = self._admitted[position].prompt_ids
+        if self._shape.ids_as_tokens and ids is not None:
+            name = f"token_id:{unpack_ids(ids)[0]}"
+        return completion_logprobs(entries, Place(), self._shape.ids_as_tokens, FirstToken(name, first))
 
     def _usage(self) -> dict[str, Any]:
         usage = self._tally.usage()

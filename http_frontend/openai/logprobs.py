@@ -1,6 +1,9 @@
 """Logprobs in OpenAI's two shapes."""
 
+import codecs
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from protocol.outputs import TokenLogprob, TopLogprob
@@ -29,21 +32,41 @@ def _described(entry: TokenLogprob | TopLogprob, as_ids: bool) -> dict[str, Any]
     return {"token": token_name(entry, as_ids), "logprob": finite(entry.logprob), "bytes": list(entry.bytes_)}
 
 
+class Place:
+    """A place in a text that grows by tokens, in characters. One that begins inside a character has the character's."""
+
+    def __init__(self, characters: int = 0) -> None:
+        self.characters = characters
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def pass_by(self, token: bytes) -> None:
+        self.characters += len(self._decoder.decode(token))
+
+
+@dataclass(frozen=True)
+class FirstToken:
+    """A prompt token without a logprob."""
+
+    name: str
+    bytes_: bytes
+
+
 def completion_logprobs(
-    entries: list[TokenLogprob | None], offset: int, as_ids: bool, first_token: str = ""
-) -> tuple[dict[str, Any], int]:
-    """(the four lists of a completion, offset after them). `None` is a prompt token without a logprob, the first one.
+    entries: Iterable[TokenLogprob | None], place: Place, as_ids: bool, first: FirstToken = FirstToken("", b"")
+) -> dict[str, Any]:
+    """The four lists of a completion, whose first token is at `place`, which is moved behind them. None is the first token
+    of a prompt.
 
     The alternatives of a token include the drawn one, as the older API has it.
     """
     lists: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
     for entry in entries:
-        lists["text_offset"].append(offset)
+        lists["text_offset"].append(place.characters)
         if entry is None:
-            lists["tokens"].append(first_token)
+            lists["tokens"].append(first.name)
             lists["token_logprobs"].append(None)
             lists["top_logprobs"].append(None)
-            offset += len(first_token)
+            place.pass_by(first.bytes_)
             continue
         name = token_name(entry, as_ids)
         lists["tokens"].append(name)
@@ -51,8 +74,8 @@ def completion_logprobs(
         alternatives = {token_name(top, as_ids): finite(top.logprob) for top in entry.top}
         alternatives.setdefault(name, finite(entry.logprob))
         lists["top_logprobs"].append(alternatives)
-        offset += len(entry.token)
-    return dict(lists), offset
+        place.pass_by(entry.bytes_)
+    return dict(lists)
 
 
 def prompt_logprobs(entries: list[TokenLogprob | None]) -> list[dict[str, Any] | None]:

@@ -194,7 +194,9 @@ def generate_request(
         deadline_s=now + min(limits) if limits else None,
         queue_timeout_s=fields.get("queue_timeout_s"),
         truncate_prompt_tokens=fields.get("truncate_prompt_tokens"),
-        wants_prompt_ids=wants_prompt_ids(fields),
+        # An echoed prompt's first token has no logprob to take its id from.
+        wants_prompt_ids=wants_prompt_ids(fields)
+        or (fields.get("echo", False) and fields.get("return_tokens_as_token_ids", False)),
         replica=fields.get("routed_dp_rank", fields.get("data_parallel_rank")),
         **more,
     )

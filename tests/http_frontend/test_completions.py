@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from http_frontend.openai.logprobs import FirstToken, Place, completion_logprobs
+from protocol.outputs import TokenLogprob
 from protocol.requests import TextPrompt, TokensPrompt
 from tests.http_frontend.fakes import PROMPT_TOKENS, Served, events
 
@@ -64,6 +66,26 @@ def test_echo_repeats_the_prompt_with_running_offsets(served: Served, stream: bo
     assert "".join(choice["text"] for choice in choices) == "XppppppHello world"
     offsets = [offset for choice in choices if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
     assert offsets == [*range(7), 7, 12, 16]
+
+
+def test_a_prompt_of_one_token_is_that_token(served: Served) -> None:
+    response = served.complete(prompt=[1], echo=True, logprobs=0, return_tokens_as_token_ids=True, max_tokens=0)
+    scores = response.json()["choices"][0]["logprobs"]
+    assert scores["tokens"][0] == "token_id:1" and "prompt_token_ids" not in response.json()["choices"][0]
+
+
+def test_tokens_inside_a_character_have_its_place() -> None:
+    entries = [
+        TokenLogprob(token, 1, -0.5, bytes_)
+        for token, bytes_ in (("é", b"\xc3\xa9"), ("\ufffd", b"\xf0\x9f"), ("\ufffd\ufffd", b"\x99\x82"), ("!", b"!"))
+    ]
+    whole = completion_logprobs(entries, Place(3), as_ids=False)
+    assert whole["text_offset"] == [3, 4, 4, 5]
+    place = Place(3)
+    pieces = [completion_logprobs([entry], place, as_ids=False)["text_offset"] for entry in entries]
+    assert pieces == [[3], [4], [4], [5]] and place.characters == 6
+    scored = completion_logprobs([None, *entries], Place(), False, FirstToken("ab", b"ab"))
+    assert scored["text_offset"] == [0, 2, 3, 3, 4] and scored["tokens"][0] == "ab"
 
 
 def test_echo_of_token_ids_asks_for_their_text(served: Served) -> None:
