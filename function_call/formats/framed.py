@@ -11,6 +11,7 @@ from function_call.machinery.blocks import Layout, read_group
 from function_call.machinery.coerce import ANY_JSON, STRING_ONLY
 from function_call.machinery.format import ToolFormat
 from function_call.machinery.json_calls import CallShape, ObjectCall, read_object
+from function_call.machinery.kind_blocks import INKLING
 from function_call.machinery.messages import HARMONY, MUSE, Header
 from function_call.machinery.reader import LONGEST_NAME, CutShort, Markers, Step, Unreadable
 from function_call.machinery.session import Session
@@ -65,14 +66,6 @@ def muse(session: Session) -> Step[None]:
     yield from MUSE.read(reader, session.content, session.discard, call)
 
 
-INKLING_OPEN = "<|message_model|>"
-INKLING_KINDS = ("<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>")
-INKLING_ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
-INKLING_TEXT = Markers(INKLING_OPEN, *INKLING_ENDS)
-INKLING_KIND = Markers(*INKLING_KINDS)
-INKLING_END = Markers(*INKLING_ENDS)
-
-
 def inkling_call(session: Session, header: str) -> Step[None]:
     """The object repeats the name of the header; if it says another, this is no call."""
     name = tool_name(header)
@@ -80,30 +73,14 @@ def inkling_call(session: Session, header: str) -> Step[None]:
     yield from session.reader.skip_blanks()
     yield from ObjectCall(session, shape, lambda written: written == name).read()
     yield from session.reader.skip_blanks()
-    yield from session.reader.at(INKLING_END)
+    yield from session.reader.at(INKLING.end_markers)
 
 
 def inkling(session: Session) -> Step[None]:
-    reader = session.reader
-    marker = yield from reader.until(INKLING_TEXT, session.content)
-    while marker:
-        write = session.content
-        if marker == INKLING_OPEN:
-            reader.record(marker)
-            try:
-                header, kind = yield from reader.text_until(INKLING_KIND)
-            except CutShort:
-                reader.recorded()
-                return
-            except Unreadable:
-                session.content(reader.recorded())
-            else:
-                opening = reader.recorded()
-                if kind == INKLING_KINDS[2]:
-                    yield from session.attempt(inkling_call(session, header), opening)
-                elif kind == INKLING_KINDS[0]:
-                    write = session.discard
-        marker = yield from reader.until(INKLING_TEXT, write)
+    def call(name: str, opening: str) -> Step[None]:
+        yield from session.attempt(inkling_call(session, name), opening)
+
+    yield from INKLING.read(session.reader, session.content, session.discard, call)
 
 
 K3_OPEN, K3_CLOSE, K3_SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
@@ -248,7 +225,7 @@ FRAMED = (
     ToolFormat(
         "inkling",
         inkling,
-        (INKLING_OPEN, *INKLING_KINDS, *INKLING_ENDS),
+        (INKLING.open, INKLING.reasoning, INKLING.text, INKLING.call, *INKLING.ends),
         "Inkling",
         wire=Wire(
             begin='<|message_model|>{name}<|content_invoke_tool_json|>{"name": "{name}", "args": ',

@@ -2,19 +2,10 @@
 
 from collections.abc import Callable
 
-from function_call.formats.framed import (
-    INKLING_END,
-    INKLING_KIND,
-    INKLING_KINDS,
-    INKLING_OPEN,
-    INKLING_TEXT,
-    K3_BORDERS,
-    K3_CLOSE,
-    K3_HEADER_END,
-    K3_OPEN,
-)
+from function_call.formats.framed import K3_BORDERS, K3_CLOSE, K3_HEADER_END, K3_OPEN
 from function_call.machinery.json_text import JsonWriter
-from function_call.machinery.messages import HARMONY, MUSE, Header
+from function_call.machinery.kind_blocks import INKLING
+from function_call.machinery.messages import HARMONY, MUSE, Header, Messages
 from function_call.machinery.reader import CutShort, Reader, Step, Unreadable
 from function_call.reasoning.splitter import Split
 
@@ -50,6 +41,15 @@ def pass_json(reader: Reader, write: Callable[[str], None]) -> Step[None]:
         return
 
 
+def pass_rest(split: Split, messages: Messages) -> Step[None]:
+    """Passes on the rest of a call's message with its end, up to the next message if it has none."""
+    marker = yield from split.reader.until(messages.borders, split.rest)
+    if marker in messages.ends:
+        split.rest(marker)
+    elif marker:
+        split.reader.unread(marker)
+
+
 def harmony(split: Split) -> Step[None]:
     reader = split.reader
 
@@ -57,53 +57,28 @@ def harmony(split: Split) -> Step[None]:
         split.rest(header.text)
         if (yield from reader.peek()) in ("{", "[", '"'):
             yield from pass_json(reader, split.rest)
-        marker = yield from reader.until(HARMONY.borders, split.rest)
-        if marker in HARMONY.ends:
-            split.rest(marker)
-        elif marker:
-            reader.unread(marker)
+        yield from pass_rest(split, HARMONY)
 
     yield from HARMONY.read(reader, split.rest, split.reasoning, call)
 
 
 def muse(split: Split) -> Step[None]:
-    reader = split.reader
-
     def call(header: Header) -> Step[None]:
-        text = header.text if header.text.startswith(MUSE.start) else f"{MUSE.start}assistant {header.text}"
-        split.rest(text)
-        marker = yield from reader.until(MUSE.borders, split.rest)
-        if marker in MUSE.ends:
-            split.rest(marker)
-        elif marker:
-            reader.unread(marker)
+        split.rest(header.text if header.text.startswith(MUSE.start) else f"{MUSE.start}assistant {header.text}")
+        yield from pass_rest(split, MUSE)
 
-    yield from MUSE.read(reader, split.rest, split.reasoning, call)
+    yield from MUSE.read(split.reader, split.rest, split.reasoning, call)
 
 
 def inkling(split: Split) -> Step[None]:
     reader = split.reader
-    marker = yield from reader.until(INKLING_TEXT, split.rest)
-    while marker:
-        write = split.rest
-        if marker == INKLING_OPEN:
-            reader.record(marker)
-            try:
-                _, kind = yield from reader.text_until(INKLING_KIND)
-            except CutShort:
-                reader.recorded()
-                return
-            except Unreadable:
-                split.rest(reader.recorded())
-            else:
-                opening = reader.recorded()
-                if kind == INKLING_KINDS[2]:
-                    split.rest(opening)
-                    yield from pass_json(reader, split.rest)
-                    split.rest((yield from reader.until(INKLING_END, split.rest)))
-                elif kind == INKLING_KINDS[0]:
-                    write = split.reasoning
-        marker = yield from reader.until(INKLING_TEXT, write)
+
+    def call(name: str, opening: str) -> Step[None]:
+        split.rest(opening)
+        yield from pass_json(reader, split.rest)
+        split.rest((yield from reader.until(INKLING.end_markers, split.rest)))
+
+    yield from INKLING.read(reader, split.rest, split.reasoning, call)
 
 
 def kimi_k3(split: Split) -> Step[None]:
