@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from model_runner.attention.interface import AttentionSpec, LayerKV
-from model_runner.attention.pages import store
+from model_runner.attention.pages import page_bytes, store
 from model_runner.device_arrays import to_device
 from model_runner.step import StepInputs
 from runtime.start_error import StartError
@@ -117,8 +117,7 @@ class FlashInferAttention:
                     "--attention-backend flashinfer has no place for keys and values of different widths "
                     f"({layer.key_dim} and {layer.value_dim}) here; --attention-backend torch has"
                 )
-        elements = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
-        return elements * page_size * self._dtype.itemsize
+        return page_bytes(layers, page_size, self._dtype)
 
     def make_pool(self, layers: Sequence[LayerKV], pages: int, page_size: int) -> None:
         for layer in layers:

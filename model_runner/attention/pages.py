@@ -1,6 +1,16 @@
-"""Writing new keys and values into their pages."""
+"""What a page of keys and values takes, and how new ones are written into it."""
+
+from collections.abc import Sequence
 
 import torch
+
+from model_runner.attention.interface import LayerKV
+
+
+def page_bytes(layers: Sequence[LayerKV], page_size: int, dtype: torch.dtype) -> int:
+    """Over all layers."""
+    values = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
+    return values * page_size * dtype.itemsize
 
 
 def store(pool: torch.Tensor, slot_mapping: torch.Tensor, new: torch.Tensor) -> None:

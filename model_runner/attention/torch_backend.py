@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from model_runner.attention.interface import AttentionSpec, LayerKV
-from model_runner.attention.pages import store
+from model_runner.attention.pages import page_bytes, store
 from model_runner.device_arrays import to_device
 from model_runner.step import StepInputs
 
@@ -30,7 +30,7 @@ class RowGroup:
     tokens: (
         torch.Tensor | None
     )  # [rows, queries] int64 into the flat tokens, padding repeats the last; None: all, in order
-    real: torch.Tensor | None  # [rows, queries] bool, where not padding; None: everywhere
+    real: torch.Tensor | None  # [real] int64 into the flat [rows * queries], what is not padding; None: everything
     pages: torch.Tensor  # [rows * group pages] int64
     query_positions: torch.Tensor  # [rows, queries, 1] int64
     key_positions: torch.Tensor  # [1, 1, keys] int64
@@ -69,8 +69,7 @@ class TorchAttention:
         self._slot_mapping = torch.empty(0, dtype=torch.int64)
 
     def bytes_per_page(self, layers: Sequence[LayerKV], page_size: int) -> int:
-        elements = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
-        return elements * page_size * self._dtype.itemsize
+        return page_bytes(layers, page_size, self._dtype)
 
     def make_pool(self, layers: Sequence[LayerKV], pages: int, page_size: int) -> None:
         self._layers = list(layers)
@@ -108,10 +107,10 @@ class TorchAttention:
         for group in self._groups:
             assert group.tokens is not None
             part = self._attend_group(group, layer_index, query[group.tokens], spec)
-            if group.real is None:
-                output[group.tokens.flatten()] = part.flatten(0, 1)
-            else:
-                output[group.tokens[group.real]] = part[group.real]
+            tokens, part = group.tokens.flatten(), part.flatten(0, 1)
+            if group.real is not None:
+                tokens, part = tokens[group.real], part[group.real]
+            output[tokens] = part
         return output
 
     def _attend_group(
@@ -185,7 +184,8 @@ def _make_group(inputs: StepInputs, rows: list[int]) -> RowGroup:
     starts = inputs.query_starts.long()[row_index, None]
     steps = numpy.minimum(numpy.arange(queries)[None, :], new_tokens[:, None] - 1).astype(numpy.int64)
     tokens = starts + to_device(steps, device)
-    real = None if even else to_device(numpy.arange(queries)[None, :] < new_tokens[:, None], device)
+    # Known on the host: as a mask on the device it would be counted there, and waited for.
+    real = None if even else to_device(numpy.flatnonzero(numpy.arange(queries) < new_tokens[:, None]), device)
     page_tables = inputs.page_tables[:, :pages] if every_row else inputs.page_tables[row_index, :pages]
     return RowGroup(
         rows=len(rows),

@@ -13,6 +13,8 @@ import torch
 
 from model_runner import runner as runner_module
 from model_runner.attention.flashinfer_backend import FlashInferAttention
+from model_runner.attention.interface import AttentionBackend
+from model_runner.attention.torch_backend import TorchAttention
 from model_runner.runner import ModelRunner
 from model_runner.sampling import logprobs as logprobs_module
 from protocol.ids import count_ids, pack_ids, unpack_ids
@@ -59,8 +61,8 @@ class OnItsWay:
         self.tensors = tensors
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+@pytest.fixture(params=["flashinfer", "torch"])
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(runner_module, "HostCopy", OnItsWay)
     monkeypatch.setattr(logprobs_module, "HostCopy", OnItsWay)
@@ -75,7 +77,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
     monkeypatch.setattr(model, "embed", embed)
     monkeypatch.setattr(model, "logits", lambda rows: (rows @ model.head.T).float())
-    attention = FlashInferAttention(META, torch.bfloat16, library=Library)
+    attention: AttentionBackend
+    if request.param == "torch":
+        attention = TorchAttention(META, torch.bfloat16)
+    else:
+        attention = FlashInferAttention(META, torch.bfloat16, library=Library)
     return Driver(ModelRunner(make_config(), model=model, attention=attention))
 
 
