@@ -17,16 +17,20 @@ class Adjustment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TextPrompt(msgspec.Struct, frozen=True, omit_defaults=True, tag="text"):
-    """`suffix` is what follows the answer, which then fills the middle; only for models that have an `InfillFormat`."""
+    """`suffix` is what follows the answer, which then fills the middle; only for models that have an `InfillFormat`.
+    `field` is where it stood in the client's body, for errors."""
 
     text: str
     add_special_tokens: bool = True
     suffix: str = ""
+    field: str = "prompt"
 
 
 class TokensPrompt(msgspec.Struct, frozen=True, omit_defaults=True, tag="tokens"):
     ids: bytes
     """int32 bytes, see protocol.ids."""
+    field: str = "prompt"
+    """Where they stood in the client's body, for errors."""
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, omit_defaults=True, tag="chat"):

@@ -28,7 +28,7 @@ class Infiller:
         before = self._tokenizer.encode(prompt.text, add_special_tokens=False)
         # The suffix goes on in the middle of a text: no blank belongs before it.
         after = self._bare.encode(prompt.suffix, add_special_tokens=False).ids
-        for name, ids in (("prompt", before), ("suffix", after)):
+        for name, ids in ((prompt.field, before), ("suffix", after)):
             if not self._marks.isdisjoint(ids):
                 raise field_error(name, f"spells a mark of fill-in-the-middle prompts ({' '.join(self._format.marks)})")
         pieces = [[self._format.prefix, *before], [self._format.suffix, *after]]

@@ -148,15 +148,15 @@ class RequestPreparer:
 
     def _encode(self, prompt: Prompt, now_s: float, patient: bool) -> EncodedPrompt:
         if isinstance(prompt, TokensPrompt):
-            ids = _unpacked(prompt.ids, "prompt")
-            check_vocabulary(ids, self._model.vocab_size, "prompt")
-            return EncodedPrompt(ids, None, "prompt")
+            ids = _unpacked(prompt.ids, prompt.field)
+            check_vocabulary(ids, self._model.vocab_size, prompt.field)
+            return EncodedPrompt(ids, None, prompt.field)
         if isinstance(prompt, TextPrompt):
             if prompt.suffix:
                 assert self._infiller is not None
-                return EncodedPrompt(self._infiller.encode(prompt), None, "prompt")
+                return EncodedPrompt(self._infiller.encode(prompt), None, prompt.field)
             ids = self._tokenizer.encode(prompt.text, prompt.add_special_tokens)
-            return EncodedPrompt(ids, prompt.text, "prompt")
+            return EncodedPrompt(ids, prompt.text, prompt.field)
         try:
             chat = self._renderer.render(prompt, now_s)
         except RecursionError as error:

@@ -15,7 +15,7 @@ from http_frontend.native.native_form import NativeForm, NativeShape
 from http_frontend.openai.constraints import grammar_of
 from http_frontend.openai.parameters import detokenize_options, generate_request, sampling_parameters
 from protocol.ids import pack_ids
-from protocol.requests import GenerateRequest, TextPrompt, TokensPrompt
+from protocol.requests import GenerateRequest, Prompt, TextPrompt, TokensPrompt
 
 DEFAULT_MAX_NEW_TOKENS = 128
 
@@ -62,18 +62,22 @@ def build_native(front: Front, call: Call) -> tuple[list[GenerateRequest], Nativ
     return requests, NativeForm(shape, call.review)
 
 
-def prompts_of(fields: dict[str, Any]) -> tuple[list[str | list[int]], bool]:
+def prompts_of(fields: dict[str, Any]) -> tuple[list[Prompt], bool]:
     """(prompts, whether they came as a batch)."""
     given = [name for name in ("text", "input_ids") if name in fields]
     if len(given) != 1:
         refuse("text", "give either text or input_ids", "missing_required_parameter" if not given else "invalid_value")
-    value = fields[given[0]]
+    name, value = given[0], fields[given[0]]
     if isinstance(value, str) or isinstance(value[0], int):
-        return [value], False
-    return value, True
+        return [_prompt(value, name)], False
+    return [_prompt(one, f"{name}[{position}]") for position, one in enumerate(value)], True
 
 
-def _request(front: Front, call: Call, prompt: Any, given: dict[str, Any], position: int) -> GenerateRequest:
+def _prompt(value: str | list[int], field: str) -> Prompt:
+    return TextPrompt(value, field=field) if isinstance(value, str) else TokensPrompt(pack_ids(value), field)
+
+
+def _request(front: Front, call: Call, prompt: Prompt, given: dict[str, Any], position: int) -> GenerateRequest:
     fields = call.fields
     # SGLang's spellings, as the shared reading knows them.
     sampled = given | {
@@ -108,7 +112,7 @@ def _request(front: Front, call: Call, prompt: Any, given: dict[str, Any], posit
     return generate_request(
         call,
         front.worker,
-        TextPrompt(prompt) if isinstance(prompt, str) else TokensPrompt(pack_ids(prompt)),
+        prompt,
         sampling,
         detokenize_options(given),
         position,

@@ -65,7 +65,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     request = generate_request(
         call,
         front.worker,
-        TokensPrompt(pack_ids(fields["input_ids"])) if "input_ids" in fields else prompt,
+        TokensPrompt(pack_ids(fields["input_ids"]), "input_ids") if "input_ids" in fields else prompt,
         sampling,
         detokenize_options(fields, front.parsers.visible(tools.tool_format)),
         n=n,

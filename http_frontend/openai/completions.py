@@ -28,7 +28,7 @@ async def build_completions(front: Front, call: Call) -> tuple[list[GenerateRequ
     """One request per prompt; RequestError for whatever the fields can't mean together."""
     fields, review = call.fields, call.review
     include_usage, continuous_usage = check_stream_options(fields, review)
-    prompts = prompts_of(fields["prompt"])
+    prompts, single = prompts_of(fields["prompt"])
     echo = fields.get("echo", False)
     suffix = suffix_of(fields, prompts)
     max_tokens = fields.get("max_tokens", DEFAULT_MAX_TOKENS)
@@ -54,7 +54,7 @@ async def build_completions(front: Front, call: Call) -> tuple[list[GenerateRequ
         generate_request(
             call,
             front.worker,
-            prompt_of(fields, prompt, suffix),
+            prompt_of(fields, prompt, suffix, "prompt" if single else f"prompt[{position}]"),
             sampling,
             detokenize_options(fields),
             position,
@@ -84,17 +84,17 @@ async def build_completions(front: Front, call: Call) -> tuple[list[GenerateRequ
     return requests, CompletionForm(shape, review)
 
 
-def prompts_of(prompt: Any) -> Prompts:
-    """A single prompt, or a batch, as a list of texts and id lists."""
+def prompts_of(prompt: Any) -> tuple[Prompts, bool]:
+    """(texts and id lists, whether it was one prompt and no batch)."""
     if isinstance(prompt, str) or isinstance(prompt[0], int):
-        return [prompt]
-    return list(prompt)
+        return [prompt], True
+    return list(prompt), False
 
 
-def prompt_of(fields: Fields, prompt: str | list[int], suffix: str) -> Prompt:
+def prompt_of(fields: Fields, prompt: str | list[int], suffix: str, field: str) -> Prompt:
     if isinstance(prompt, str):
-        return TextPrompt(prompt, fields.get("add_special_tokens", True), suffix)
-    return TokensPrompt(pack_ids(prompt))
+        return TextPrompt(prompt, fields.get("add_special_tokens", True), suffix, field)
+    return TokensPrompt(pack_ids(prompt), field)
 
 
 def suffix_of(fields: Fields, prompts: Prompts) -> str:

@@ -197,9 +197,20 @@ def generate_request(
         # An echoed prompt's first token has no logprob to take its id from.
         wants_prompt_ids=wants_prompt_ids(fields)
         or (fields.get("echo", False) and fields.get("return_tokens_as_token_ids", False)),
-        replica=fields.get("routed_dp_rank", fields.get("data_parallel_rank")),
+        replica=replica_of(fields, args.dp_size),
         **more,
     )
+
+
+def replica_of(fields: Fields, replicas: int) -> int | None:
+    """The replica that the request names, under either spelling."""
+    name = next((name for name in ("routed_dp_rank", "data_parallel_rank") if name in fields), None)
+    if name is None:
+        return None
+    rank: int = fields[name]
+    if rank >= replicas:
+        refuse(name, f"must be below the number of replicas, {replicas}; got {rank}")
+    return rank
 
 
 def wants_prompt_ids(fields: Fields) -> bool:

@@ -177,6 +177,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"cache_salt": ""}, "cache_salt"),
     ({"cache_salt": "a/b"}, "cache_salt"),
     ({"rid": "a b"}, "rid"),
+    ({"routed_dp_rank": 1}, "routed_dp_rank"),
+    ({"data_parallel_rank": 3}, "data_parallel_rank"),
     ({"use_beam_search": True}, "use_beam_search"),
     ({"lora_path": "x"}, "lora_path"),
     ({"model": "unknown"}, "model"),

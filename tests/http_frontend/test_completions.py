@@ -16,7 +16,7 @@ def test_a_batch_keeps_its_order(served: Served) -> None:
     assert body["usage"]["prompt_tokens"] == 3 * PROMPT_TOKENS
     assert body["usage"]["completion_tokens"] == 18
     prompts = [request.prompt for request in served.ring.requests]
-    assert prompts == [TextPrompt("one"), TextPrompt("two"), TextPrompt("three")]
+    assert prompts == [TextPrompt(text, field=f"prompt[{place}]") for place, text in enumerate(("one", "two", "three"))]
     assert len({request.request_id for request in served.ring.requests}) == 3
 
 

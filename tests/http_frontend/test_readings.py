@@ -69,7 +69,9 @@ def test_a_suffix_is_honoured_or_refused_by_the_vocabulary(served: Served) -> No
     for suffix in ("x", ""):
         assert served.complete(prompt=["a", "b"], suffix=suffix).status_code == 200
     assert [request.prompt for request in served.ring.requests] == [
-        TextPrompt(text, suffix=suffix) for suffix in ("x", "") for text in ("a", "b")
+        TextPrompt(text, suffix=suffix, field=f"prompt[{place}]")
+        for suffix in ("x", "")
+        for place, text in enumerate(("a", "b"))
     ]
 
 

@@ -95,7 +95,9 @@ def test_bodies_that_are_not_a_request(crowd: Server, body: bytes) -> None:
         (CHAT, {"messages": MESSAGES, "model": "gpt-0"}, "model"),
         (CHAT, {"messages": [{"role": "user", "content": "word " * 20_000}]}, None),
         (CHAT, {"messages": MESSAGES, "max_tokens": 50_000}, "max_tokens"),
-        (COMPLETIONS, {"prompt": [1, 2, 10**6]}, None),
+        (COMPLETIONS, {"prompt": [1, 2, 10**6]}, "prompt"),
+        (CHAT, {"messages": MESSAGES, "input_ids": [10**6]}, "input_ids"),
+        ("/generate", {"input_ids": [10**6]}, "input_ids"),
         (COMPLETIONS, {"prompt": [-1]}, None),
         (COMPLETIONS, {"prompt": []}, None),
         (COMPLETIONS, {"prompt": {"a": 1}}, None),
@@ -113,6 +115,21 @@ def test_fields_that_can_t_be_meant(crowd: Server, path: str, fields: dict[str, 
     refused(crowd.post(path, fields), param)
     refused(crowd.post(path, fields | {"stream": True}) if path != "/tokenize" else crowd.post(path, fields))
     assert started(crowd) == before
+    good(crowd)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (COMPLETIONS, {"prompt": ["a", [1, 10**6]]}, "prompt[1]"),
+        (COMPLETIONS, {"prompt": ["a", ""]}, "prompt[1]"),
+        ("/generate", {"text": ["x", ""]}, "text[1]"),
+    ],
+)
+def test_the_one_of_a_batch_that_is_wanting_is_named(
+    crowd: Server, path: str, fields: dict[str, Any], param: str
+) -> None:
+    refused(crowd.post(path, fields), param)
     good(crowd)
 
 
