@@ -15,7 +15,7 @@ from model_runner.device_arrays import HostCopy
 from model_runner.draws import DrawPass
 from model_runner.forward import ForwardPass, ForwardResult
 from model_runner.inputs import InputBuilder, PlanRows
-from model_runner.kernels.selection import choose_selection
+from model_runner.kernels.selection import choose_search
 from model_runner.layers.ops import NATIVE, choose_ops
 from model_runner.memory import count_pages
 from model_runner.models.registry import build_model
@@ -107,7 +107,7 @@ class ModelRunner:
         self._inputs = InputBuilder(max_rows, config.page_size, device)
         survivors, filters_by = choose_survivors(device)
         self._sampling = SamplingPipeline(
-            max_rows, self._model.vocab_size, device, survivors, choose_selection(self._model)
+            max_rows, self._model.vocab_size, device, survivors, choose_search(self._model)
         )
         self._prompt_logprobs = PromptLogprobs(self._model)
         graphs = capture_graphs(config, self._model, attention, max_rows)

@@ -105,41 +105,26 @@ class StepStruct(ctypes.Structure):
     )
 
 
-class LogitRowsStruct(ctypes.Structure):
-    """`candor::LogitRows`."""
+class DrawsStruct(ctypes.Structure):
+    """`candor::Draws`."""
 
     _fields_ = (
         ("logits", ctypes.c_void_p),
         ("stride", ctypes.c_int64),
         ("rows", ctypes.c_int32),
         ("vocabulary", ctypes.c_int32),
-        ("temperatures", ctypes.c_void_p),
-    )
-
-
-class LargestStruct(ctypes.Structure):
-    """`candor::Largest`."""
-
-    _fields_ = (
-        ("count", ctypes.c_int32),
-        ("values", ctypes.c_void_p),
-        ("ids", ctypes.c_void_p),
-        ("log_sums", ctypes.c_void_p),
-    )
-
-
-class ContendersStruct(ctypes.Structure):
-    """`candor::Contenders`."""
-
-    _fields_ = (
-        ("keys", ctypes.c_void_p),
         ("capacity", ctypes.c_int32),
+        ("temperatures", ctypes.c_void_p),
+        ("top_k", ctypes.c_void_p),
+        ("top_p", ctypes.c_void_p),
+        ("min_p", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
         ("ids", ctypes.c_void_p),
         ("counts", ctypes.c_void_p),
     )
 
 
-STRUCTS = (LinearStruct, LayerStruct, ModelStruct, StepStruct, LogitRowsStruct, LargestStruct, ContendersStruct)
+STRUCTS = (LinearStruct, LayerStruct, ModelStruct, StepStruct, DrawsStruct)
 """In the order of `candor_sizes`."""
 
 
@@ -220,12 +205,8 @@ def load_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> ctypes.CD
         ctypes.c_int,
         ctypes.c_void_p,
     ]
-    for search, wanted in (
-        (library.candor_largest, ctypes.POINTER(LargestStruct)),
-        (library.candor_contenders, ctypes.POINTER(ContendersStruct)),
-    ):
-        search.restype = None
-        search.argtypes = [ctypes.c_void_p, ctypes.POINTER(LogitRowsStruct), wanted]
+    library.candor_contenders.restype = None
+    library.candor_contenders.argtypes = [ctypes.c_void_p, ctypes.POINTER(DrawsStruct)]
     for which, struct in enumerate(STRUCTS):
         if library.candor_sizes(which) != ctypes.sizeof(struct):
             raise KernelsUnavailable(f"{struct.__name__} does not match the compiled layout")

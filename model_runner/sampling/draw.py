@@ -3,6 +3,7 @@
 argmax(logits / temperature + noise) is taken as argmax(logits + temperature * noise): nothing to overflow, and one pass.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from model_runner.device_arrays import to_device
 from model_runner.sampling.filters import Filters, find_cut
 from model_runner.sampling.noise import gumbel_noise
-from model_runner.sampling.selection import Selection, TorchSelection
 from model_runner.sampling.survivors import Survivors, sorted_survivors
 
 FIRST_CANDIDATES = 128
@@ -22,8 +22,6 @@ MOST_CANDIDATES = 1024
 
 SMALLEST_TEMPERATURE = 1e-30
 """Below this quotients of differences and temperature leave float32; it is greedy long before."""
-
-TORCH_SELECTION = TorchSelection()
 
 
 @dataclass(frozen=True)
@@ -42,26 +40,35 @@ class DrawParameters:
         )
 
 
+Way = Callable[[torch.Tensor, DrawParameters, torch.Tensor], torch.Tensor]
+"""(logits [draws, vocab], their parameters, vocabulary) -> ids [draws] int64."""
+
+Search = Callable[[torch.Tensor, DrawParameters], torch.Tensor | None]
+"""(logits float32 [draws, vocab], their parameters) -> ids int64 [draws, any number], ascending until they repeat the
+first, among which is each draw's winner; None where so many are as good as equal that torch must look at all."""
+
+
 def draw(
     logits: torch.Tensor,
     parameters: DrawParameters,
     vocabulary: torch.Tensor,
     survivors: Survivors = sorted_survivors,
-    selection: Selection = TORCH_SELECTION,
+    search: Search | None = None,
 ) -> torch.Tensor:
     """Draws one id per row of logits [draws, vocab]: [draws] int64. `vocabulary` is arange(vocab), int32, on the device.
-    `survivors` filters rows whose whole vocabulary must be looked at, `selection` finds what else of a row matters.
+    `survivors` filters rows whose whole vocabulary must be looked at; where there is a `search`, few ids are left to torch.
 
     A row whose logits are all -inf or not finite gets some id; the caller knows such rows.
     """
     limited = (parameters.top_k > 0) & (parameters.top_k < logits.shape[1])
     filtered = limited | (parameters.top_p < 1.0) | (parameters.min_p > 0.0)
     random = parameters.temperature > 0
-    ways = (
-        (numpy.flatnonzero(~random), draw_greedy),
-        (numpy.flatnonzero(random & ~filtered), partial(draw_unfiltered, selection=selection)),
-        (numpy.flatnonzero(random & filtered), partial(draw_filtered, survivors=survivors, selection=selection)),
-    )
+    ways: list[tuple[NDArray[numpy.int64], Way]] = [(numpy.flatnonzero(~random), draw_greedy)]
+    if search is None:
+        ways.append((numpy.flatnonzero(random & ~filtered), draw_unfiltered))
+        ways.append((numpy.flatnonzero(random & filtered), partial(draw_filtered, survivors=survivors)))
+    else:
+        ways.append((numpy.flatnonzero(random), partial(draw_searched, survivors=survivors, search=search)))
     ids = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
     for draws, way in ways:
         if len(draws) == logits.shape[0]:
@@ -76,25 +83,28 @@ def draw_greedy(logits: torch.Tensor, parameters: DrawParameters, vocabulary: to
     return largest_column(logits)
 
 
-def draw_unfiltered(
-    logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor, selection: Selection
+def draw_searched(
+    logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor, survivors: Survivors, search: Search
 ) -> torch.Tensor:
-    """From the whole vocabulary."""
-    keys, temperature = to_device(parameters.keys, logits.device), _temperature(parameters, logits)
-    contenders = selection.contenders(logits, temperature, parameters.keys)
+    """From the ids that can win."""
+    contenders = search(logits, parameters)
     if contenders is None:
-        return largest_column(gumbel_noise(keys, vocabulary).mul_(temperature[:, None]).add_(logits))
-    noise = gumbel_noise(keys, contenders.int()).mul_(temperature[:, None])
-    winners = largest_column(noise.add_(logits.gather(1, contenders)))
-    return contenders.gather(1, winners[:, None])[:, 0]
+        return draw(logits, parameters, vocabulary, survivors)
+    if contenders.shape[1] == 1:
+        return contenders[:, 0]
+    noise = gumbel_noise(to_device(parameters.keys, logits.device), contenders.int())
+    scores = noise.mul_(_temperature(parameters, logits)[:, None]).add_(logits.gather(1, contenders))
+    return contenders.gather(1, largest_column(scores)[:, None])[:, 0]
+
+
+def draw_unfiltered(logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor) -> torch.Tensor:
+    """From the whole vocabulary."""
+    keys = to_device(parameters.keys, logits.device)
+    return largest_column(gumbel_noise(keys, vocabulary).mul_(_temperature(parameters, logits)[:, None]).add_(logits))
 
 
 def draw_filtered(
-    logits: torch.Tensor,
-    parameters: DrawParameters,
-    vocabulary: torch.Tensor,
-    survivors: Survivors,
-    selection: Selection,
+    logits: torch.Tensor, parameters: DrawParameters, vocabulary: torch.Tensor, survivors: Survivors
 ) -> torch.Tensor:
     """From the most likely ids, with noise for them only; rows that need more of them, from all ids above their cut."""
     device, vocab_size = logits.device, logits.shape[1]
@@ -110,27 +120,16 @@ def draw_filtered(
         return _draw_surviving(logits, survivors(logits, filters), filters, keys, vocabulary)
     within_reach = parameters.top_k[parameters.top_k < MOST_CANDIDATES]
     count = min(vocab_size, max(FIRST_CANDIDATES, int(within_reach.max(initial=0)) + 1))
-    ids, unsettled = _draw_from_largest(logits, count, filters, keys, selection)
-    for more in selection.second_counts:
-        if len(unsettled) and more < vocab_size:
-            again = filters.select(unsettled)
-            ids[unsettled], still = _draw_from_largest(logits[unsettled], more, again, keys[unsettled], selection)
-            unsettled = unsettled[still]
+    values, candidates = logits.topk(count, dim=-1)
+    cut = find_cut(values, logits, filters)
+    noise = gumbel_noise(keys, candidates.int()).mul_(filters.temperature[:, None])
+    winners = largest_column(noise.add_(values).masked_fill_(values < cut.logits, -torch.inf))
+    ids = candidates.gather(1, winners[:, None])[:, 0]
+    unsettled = torch.nonzero(~cut.settled)[:, 0]
     if len(unsettled):
         left, rest = filters.select(unsettled), logits[unsettled]
         ids[unsettled] = _draw_surviving(rest, survivors(rest, left), left, keys[unsettled], vocabulary)
     return ids
-
-
-def _draw_from_largest(
-    logits: torch.Tensor, count: int, filters: Filters, keys: torch.Tensor, selection: Selection
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids drawn from the `count` most likely of each row, and the indices of rows that need more: [rows] int64 both."""
-    largest = selection.largest(logits, count, filters.temperature)
-    cut = find_cut(largest.values, logits, filters, largest.log_sums)
-    noise = gumbel_noise(keys, largest.ids.int()).mul_(filters.temperature[:, None])
-    winners = largest_column(noise.add_(largest.values).masked_fill_(largest.values < cut.logits, -torch.inf))
-    return largest.ids.gather(1, winners[:, None])[:, 0], torch.nonzero(~cut.settled)[:, 0]
 
 
 def _draw_surviving(
@@ -148,4 +147,9 @@ def largest_column(values: torch.Tensor) -> torch.Tensor:
 
 
 def _temperature(parameters: DrawParameters, logits: torch.Tensor) -> torch.Tensor:
-    return to_device(numpy.maximum(parameters.temperature, numpy.float32(SMALLEST_TEMPERATURE)), logits.device)
+    return to_device(lowest_temperature(parameters.temperature), logits.device)
+
+
+def lowest_temperature(temperature: NDArray[numpy.float32]) -> NDArray[numpy.float32]:
+    """No lower than what float32 can divide by."""
+    return numpy.maximum(temperature, numpy.float32(SMALLEST_TEMPERATURE))

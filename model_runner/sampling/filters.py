@@ -30,9 +30,8 @@ class Cut:
     settled: torch.Tensor  # [rows] bool
 
 
-def find_cut(values: torch.Tensor, logits: torch.Tensor, filters: Filters, log_sums: torch.Tensor | None = None) -> Cut:
-    """From the largest logits of each row, descending: values [rows, count] of logits [rows, vocab]. `log_sums` [rows] are
-    `Largest.log_sums` where those are known.
+def find_cut(values: torch.Tensor, logits: torch.Tensor, filters: Filters) -> Cut:
+    """From the largest logits of each row, descending: values [rows, count] of logits [rows, vocab].
 
     Probabilities are those after temperature. Top-p counts what top-k has left, renormalised; min-p compares with the most
     likely id. Ids that tie with the last survivor survive too: which of equals a sort puts first is its own affair, and
@@ -48,8 +47,7 @@ def find_cut(values: torch.Tensor, logits: torch.Tensor, filters: Filters, log_s
     scaled = ((values - largest) / temperature).masked_fill_(values < k_cut, -torch.inf)
     normaliser = torch.logsumexp(scaled, dim=-1)
     if count < vocab_size and bool((filters.top_p < 1.0).logical_and(~limited).any()):
-        # The largest is known: one pass less than logsumexp.
-        whole = (logits - largest).div_(temperature).exp_().sum(dim=-1).log_() if log_sums is None else log_sums
+        whole = (logits - largest).div_(temperature).exp_().sum(dim=-1).log_()  # the largest is known: one pass less
         normaliser = torch.where(limited, normaliser, whole)
     probabilities = torch.exp(scaled - normaliser[:, None])
     before = probabilities.cumsum(dim=-1) - probabilities

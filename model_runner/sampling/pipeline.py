@@ -11,11 +11,10 @@ from model_runner.device_arrays import ids_to_device, to_device
 from model_runner.sampling import logprobs
 from model_runner.sampling.bans import Bans
 from model_runner.sampling.bias import LogitBias
-from model_runner.sampling.draw import TORCH_SELECTION, DrawParameters, draw
+from model_runner.sampling.draw import DrawParameters, Search, draw
 from model_runner.sampling.grammar_mask import allowed_ids, apply_mask
 from model_runner.sampling.noise import draw_keys
 from model_runner.sampling.penalties import Penalties
-from model_runner.sampling.selection import Selection
 from model_runner.sampling.survivors import Survivors, sorted_survivors
 from protocol.plan import NOTHING_DRAWN, ForcedTokens, RowStart
 
@@ -78,11 +77,11 @@ class SamplingPipeline:
         vocab_size: int,
         device: torch.device,
         survivors: Survivors = sorted_survivors,
-        selection: Selection = TORCH_SELECTION,
+        search: Search | None = None,
     ) -> None:
         self._device = device
         self._survivors = survivors
-        self._selection = selection
+        self._search = search
         self._vocabulary = torch.arange(vocab_size, dtype=torch.int32, device=device)
         self._temperature = numpy.zeros(max_slots, dtype=numpy.float32)
         self._top_k = numpy.zeros(max_slots, dtype=numpy.int64)
@@ -146,7 +145,7 @@ class SamplingPipeline:
         self._bias.apply(logits, slots)
         if masks is not None and len(masks.draws):
             apply_mask(logits, self._index(masks.draws), to_device(masks.words, self._device))
-        ids = draw(logits, self._parameters(batch), self._vocabulary, self._survivors, self._selection)
+        ids = draw(logits, self._parameters(batch), self._vocabulary, self._survivors, self._search)
         ids = self._mark_undrawn(ids, logits, finite, masks)
         answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)
         return Drawn(ids, asking, answer)

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "attention_phase.h"
+#include "contest.h"
 #include "linear_phase.h"
 #include "pool.h"
-#include "selection.h"
 
 namespace candor {
 namespace {
@@ -170,17 +170,12 @@ void candor_linear(void* engine, const candor::Linear* weights, const float* x, 
   static_cast<candor::Engine*>(engine)->linear(*weights, x, rows, out);
 }
 
-void candor_largest(void* engine, const candor::LogitRows* from, const candor::Largest* to) {
-  static_cast<candor::Engine*>(engine)->each_row(from->rows, [&](int r) { candor::find_largest(*from, r, *to); });
-}
-
-void candor_contenders(void* engine, const candor::LogitRows* from, const candor::Contenders* to) {
-  static_cast<candor::Engine*>(engine)->each_row(from->rows, [&](int r) { candor::find_contenders(*from, r, *to); });
+void candor_contenders(void* engine, const candor::Draws* draws) {
+  static_cast<candor::Engine*>(engine)->each_row(draws->rows, [&](int r) { candor::find_contenders(*draws, r); });
 }
 
 int candor_sizes(int which) {
-  const int sizes[] = {sizeof(candor::Linear),    sizeof(candor::Layer),   sizeof(candor::Model),     sizeof(candor::Step),
-                       sizeof(candor::LogitRows), sizeof(candor::Largest), sizeof(candor::Contenders)};
+  const int sizes[] = {sizeof(candor::Linear), sizeof(candor::Layer), sizeof(candor::Model), sizeof(candor::Step), sizeof(candor::Draws)};
   return sizes[which];
 }
 }

@@ -1,4 +1,4 @@
-"""Draws by the kernels' searches are those by plain torch, id by id."""
+"""Draws from the kernels' contenders are those by plain torch, id by id."""
 
 import ctypes
 from collections.abc import Iterator
@@ -7,18 +7,17 @@ import numpy
 import pytest
 import torch
 
-from model_runner.kernels.selection import KernelSelection
+from model_runner.kernels.selection import ContenderSearch
 from model_runner.sampling.draw import DrawParameters, draw
 from model_runner.sampling.noise import draw_keys
-from model_runner.sampling.selection import TorchSelection
 
 ROWS = 24
 
 
 @pytest.fixture(scope="module")
-def selection(library: ctypes.CDLL) -> Iterator[KernelSelection]:
+def search(library: ctypes.CDLL) -> Iterator[ContenderSearch]:
     engine = library.candor_create(2)
-    yield KernelSelection(library, engine)
+    yield ContenderSearch(library, engine)
     library.candor_destroy(engine)
 
 
@@ -38,10 +37,10 @@ def parameters(temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: fl
     )
 
 
-def same_draws(logits: torch.Tensor, asked: DrawParameters, selection: KernelSelection) -> bool:
+def same_draws(logits: torch.Tensor, asked: DrawParameters, search: ContenderSearch) -> bool:
     vocabulary = torch.arange(logits.shape[1], dtype=torch.int32)
     by_torch = draw(logits.clone(), asked, vocabulary)
-    return torch.equal(draw(logits, asked, vocabulary, selection=selection), by_torch)
+    return torch.equal(draw(logits, asked, vocabulary, search=search), by_torch)
 
 
 @pytest.mark.parametrize("vocab_size", [1, 7, 200, 5003])
@@ -62,48 +61,37 @@ def same_draws(logits: torch.Tensor, asked: DrawParameters, selection: KernelSel
     ],
 )
 def test_draws_are_those_of_torch(
-    selection: KernelSelection, vocab_size: int, spread: float, asked: DrawParameters
+    search: ContenderSearch, vocab_size: int, spread: float, asked: DrawParameters
 ) -> None:
-    assert same_draws(logits_of(vocab_size, spread), asked, selection)
+    assert same_draws(logits_of(vocab_size, spread), asked, search)
 
 
 @pytest.mark.parametrize("asked", [parameters(1.0), parameters(0.8, top_p=0.9)])
-def test_masked_rows_draw_what_is_left(selection: KernelSelection, asked: DrawParameters) -> None:
+def test_masked_rows_draw_what_is_left(search: ContenderSearch, asked: DrawParameters) -> None:
     logits = logits_of(3000, 2.0).contiguous()
     logits[:, 5:2990] = -torch.inf
     logits[1] = -torch.inf
     logits[1, 2345] = -4.0
-    assert same_draws(logits, asked, selection)
+    assert same_draws(logits, asked, search)
 
 
 @pytest.mark.parametrize("asked", [parameters(1.0), parameters(0.8, top_p=0.9), parameters(1.0, top_k=5)])
-def test_spoiled_rows_spoil_no_other(selection: KernelSelection, asked: DrawParameters) -> None:
+def test_spoiled_rows_spoil_no_other(search: ContenderSearch, asked: DrawParameters) -> None:
     logits = logits_of(3000, 2.0).contiguous()
     vocabulary = torch.arange(3000, dtype=torch.int32)
-    clean = draw(logits.clone(), asked, vocabulary, selection=selection)
+    clean = draw(logits.clone(), asked, vocabulary, search=search)
     logits[3, 100:200] = torch.nan
     logits[4] = torch.nan
     logits[5, 17] = torch.inf
     logits[6] = -torch.inf
-    found = draw(logits, asked, vocabulary, selection=selection)
+    found = draw(logits, asked, vocabulary, search=search)
     sound = [row for row in range(ROWS) if row not in (3, 4, 5, 6)]
     assert torch.equal(found[sound], clean[sound])
     assert bool(((found >= 0) & (found < 3000)).all())
 
 
-def test_largest_values_and_sums(selection: KernelSelection) -> None:
-    logits, temperature = logits_of(9001, 3.0), torch.linspace(0.3, 2.0, ROWS)
-    found, wanted = selection.largest(logits, 128, temperature), TorchSelection().largest(logits, 128, temperature)
-    assert found.log_sums is not None
-    assert torch.equal(found.values, wanted.values)
-    assert torch.equal(logits.gather(1, found.ids), wanted.values)
-    exact = torch.logsumexp((logits - wanted.values[:, :1]).double() / temperature.double()[:, None], dim=1)
-    torch.testing.assert_close(found.log_sums.double(), exact, rtol=1e-6, atol=1e-5)
-
-
-def test_few_contenders_are_left_of_a_vocabulary(selection: KernelSelection) -> None:
-    logits = logits_of(50_000, 2.0)
-    contenders = selection.contenders(logits, torch.ones(ROWS), parameters(1.0).keys)
+def test_few_contenders_are_left_of_a_vocabulary(search: ContenderSearch) -> None:
+    contenders = search(logits_of(50_000, 2.0), parameters(1.0))
     assert contenders is not None
     assert contenders.shape[1] <= 4
-    assert selection.contenders(torch.ones(ROWS, 500), torch.full((ROWS,), 1e-30), parameters(1.0).keys) is None
+    assert search(torch.ones(ROWS, 500), parameters(1e-30)) is None
