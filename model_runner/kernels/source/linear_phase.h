@@ -15,6 +15,8 @@ namespace candor {
 constexpr int kPrivateRows = 2;  // up to so many rows every thread prepares its own copy instead of meeting at a barrier
 constexpr int kRowBlock = 96;    // rows whose activations stay in a core's L2 while panels stream past
 
+constexpr int kPiecesPerThread = 12;  // of one product: who loses its core holds up the others by no more than one
+
 enum Write { kStore, kAdd, kGate };
 enum Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
 
@@ -48,7 +50,7 @@ class LinearPhase {
                 int activation = kSilu) {
     const int panels = weights.outputs / kPanel, step = weights.gated ? 2 : 1;
     const int blocks = (rows + kRowBlock - 1) / kRowBlock;
-    const int wanted = std::max(1, 6 * pool_.active() / blocks);
+    const int wanted = std::max(1, kPiecesPerThread * pool_.active() / blocks);
     const int chunk = std::max(1, (panels / step + wanted - 1) / wanted) * step;
     const int chunks = (panels + chunk - 1) / chunk;
     for (int unit; (unit = pool_.take()) < blocks * chunks;) {
