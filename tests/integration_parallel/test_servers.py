@@ -30,7 +30,7 @@ def model_dir(tiny_llama_dir: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 def flags(model_dir: Path, *more: str) -> tuple[str, ...]:
     base = ("--model-path", str(model_dir), "--served-model-name", "tiny", "--attention-backend", "torch")
-    return (*base, "--dtype", "float32", "--max-total-tokens", "32768", *more)
+    return (*base, "--dtype", "float32", "--max-total-tokens", "32768", "--threads", "1", *more)
 
 
 @pytest.fixture(scope="module")
