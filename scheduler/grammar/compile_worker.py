@@ -1,6 +1,7 @@
 """The compile worker: forks for every grammar, so that whatever one does (run for ever, eat memory, crash) ends with
 the fork. The worker itself has xgrammar and the vocabulary loaded and no threads, so a fork costs milliseconds."""
 
+import contextlib
 import os
 import resource
 import selectors
@@ -196,7 +197,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     start = read_frame(_Input(), WorkerStart)
     if start is not None:
-        CompileWorker(start).run()
+        with contextlib.suppress(BrokenPipeError):  # the scheduler died meanwhile
+            CompileWorker(start).run()
 
 
 if __name__ == "__main__":
