@@ -14,6 +14,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Pages about other engines' flags, or with paths of other projects, are left out where that is looked at.
 OF_OURS = [page for page in PAGES if page.name not in ("contract.md", "add-a-model.md")]
 OTHER_TOOLS_FLAGS = {
+    "--minutes",
     "--nproc-per-node",
     "--import-mode",
     "--fix",
