@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from protocol.plan import Executor
 from runtime.channels import Outbox
 from runtime.engine_config import EngineConfig, ProcessSpec
+from scheduler.grammar.compile_fork import fork_worker
 from scheduler.grammar.compile_process import CompileProcess, worker_start
 from scheduler.grammar.interface import GrammarBackend
 
@@ -37,10 +38,10 @@ class GrammarStart:
         self._begun: Future[GrammarBackend] | None = None
 
     def fork_worker(self) -> None:
-        """Loads the library, and forks the worker off while this process has one thread and nothing else."""
-        importlib.import_module("scheduler.grammar.backend")
-        fork = importlib.import_module("scheduler.grammar.compile_fork")
-        self._process = fork.fork_worker(worker_start(self._config))
+        """Forks the worker off while this process has one thread and nothing but torch, which both need. What else the
+        grammar library wants they load side by side: here `begin` does, beside the weights."""
+        importlib.import_module("torch")
+        self._process = fork_worker(worker_start(self._config))
 
     def begin(self) -> None:
         """Builds the backend in a thread."""

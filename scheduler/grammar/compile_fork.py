@@ -1,7 +1,8 @@
-"""The compile worker as a fork of the scheduler, before that has threads, sockets or weights: what both of them load
-(torch, through xgrammar) is loaded once and is in memory once."""
+"""The compile worker as a fork of the scheduler, before that has threads, sockets or weights: torch, which both of them
+need, is loaded once and is in memory once."""
 
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -9,7 +10,6 @@ import sys
 import setproctitle
 
 from runtime.process import die_with_parent
-from scheduler.grammar import compile_worker
 from scheduler.grammar.compile_messages import WorkerStart
 from scheduler.grammar.compile_process import CompileProcess
 
@@ -46,4 +46,4 @@ def _work(parent: int, input_read: int, output_write: int) -> None:
     os.dup2(input_read, 0)
     os.dup2(output_write, 1)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    compile_worker.main()
+    importlib.import_module("scheduler.grammar.compile_worker").main()
