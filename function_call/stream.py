@@ -21,7 +21,6 @@ class ParserOptions:
     unknown_tools: Literal["forward", "drop"] = "forward"
     separate_reasoning: bool = True
     stream_reasoning: bool = True
-    force_nonempty_content: bool = False
     earlier_calls: int = 0
 
 
@@ -62,7 +61,6 @@ class OutputParser:
                 prompt_opened=prompt_opens_reasoning,
                 stream=options.stream_reasoning,
                 separate=options.separate_reasoning,
-                hold_until_content=options.force_nonempty_content,
             )
 
     @property
@@ -99,8 +97,6 @@ class OutputParser:
             self._run()
         if not self.calls:
             self._content.release()
-        if self._split is not None:
-            self._split.release_held(content_written=self._content.written or bool(self.calls))
         return self._sink.take()
 
     def _feed_rest(self, text: str) -> None:

@@ -12,8 +12,7 @@ class ReasoningSplit:
     """Newlines at both ends of a block of reasoning, and right after it, are framing and dropped.
 
     `stream` off sends a block at its end. `separate` off leaves the text undivided: reasoning is content, and only the
-    rest is looked through for tool calls. `hold_until_content` keeps reasoning until content shows that it isn't all
-    there is; an answer without content or calls then has it as content.
+    rest is looked through for tool calls.
     """
 
     def __init__(
@@ -26,7 +25,6 @@ class ReasoningSplit:
         prompt_opened: bool,
         stream: bool,
         separate: bool,
-        hold_until_content: bool,
     ) -> None:
         self.reader = Reader()
         self.prompt_opened = prompt_opened or entry.always
@@ -35,7 +33,6 @@ class ReasoningSplit:
         self._content = content
         self._stream = stream
         self._separate = separate
-        self._hold = hold_until_content
         self._held: list[str] = []
         self._newlines: list[str] = []
         self._in_block = False
@@ -53,15 +50,6 @@ class ReasoningSplit:
             for newlines in self._newlines:
                 self._emit(newlines)
             self._newlines = []
-        if not self._hold:
-            self._send_held()
-
-    def release_held(self, content_written: bool) -> None:
-        """After everything else: what `hold_until_content` still keeps is reasoning or, lacking any other, the content."""
-        if self._hold and self._held and not content_written:
-            self._content.write("".join(self._held))
-            self._content.release()
-            self._held = []
         self._send_held()
 
     def reasoning(self, text: str) -> None:
@@ -92,8 +80,7 @@ class ReasoningSplit:
         self._trim_rest = True
         if not self._content.written:
             self._content.drop_blanks()
-        if not self._hold:
-            self._send_held()
+        self._send_held()
 
     def lift(self, text: str) -> None:
         self._rest(text)
@@ -108,9 +95,6 @@ class ReasoningSplit:
             if not text:
                 return
             self._trim_rest = False
-        if self._held and text.strip():
-            self._hold = False
-            self._send_held()
         self._rest(text)
 
     def marker(self, text: str) -> None:
@@ -118,10 +102,10 @@ class ReasoningSplit:
             self._content.write(text)
 
     def _emit(self, text: str) -> None:
-        if self._hold or not self._stream:
-            self._held.append(text)
-        else:
+        if self._stream:
             self._sink.text(ReasoningDelta, text)
+        else:
+            self._held.append(text)
 
     def _send_held(self) -> None:
         for text in self._held:

@@ -266,15 +266,5 @@ def test_reasoning_can_be_sent_whole_or_left_in_the_text(run: Run) -> None:
     assert undivided.calls == () and undivided.reasoning is None
 
 
-def test_unclosed_reasoning_can_become_the_content(run: Run) -> None:
-    def answer(text: str, tools: str | None = None) -> tuple[str | None, str | None]:
-        whole = collect(run(list(text), tools, "nemotron_3", opened=True, force_nonempty_content=True))
-        return whole.reasoning, whole.content
-
-    assert answer("only thoughts") == (None, "only thoughts")
-    assert answer("a</think>b") == ("a", "b")
-    assert answer("a</think>" + CALL.replace("\n", ""), "hermes") == ("a", None)
-
-
 def test_options_have_the_documented_defaults() -> None:
-    assert ParserOptions() == ParserOptions("forward", True, True, False, 0)
+    assert ParserOptions() == ParserOptions("forward", True, True, 0)
