@@ -1,5 +1,6 @@
 """The detokenizer process: drain, work, send. One message per step and link, none where nothing is to say."""
 
+import logging
 import os
 import sys
 import time
@@ -15,6 +16,8 @@ from runtime.channels import Links
 from runtime.engine_config import EngineConfig, ProcessSpec
 from runtime.process import peer_of, run_process
 from runtime.status_board import SlotWriter, StatusBoard
+
+logger = logging.getLogger(__name__)
 
 _IDLE_BEAT_S = 1.0
 _MESSAGES_PER_TURN = 64
@@ -113,7 +116,7 @@ def _for_front_end(message: Admitted) -> Admitted:
 
 def main(config: EngineConfig, spec: ProcessSpec) -> int:
     pieces = Pieces.load(config.model.tokenizer_file)
-    links = Links(spec)
+    links = Links(spec, on_garbage=lambda reason: logger.error("a message that can't be read: %s", reason))
     board = StatusBoard.open(spec.board_path)
     try:
         DetokenizerLoop(links, Detokenizer(pieces), spec, board.slot(spec.board_slot)).run()

@@ -57,6 +57,8 @@ def read_tool_request(
     if legacy:
         if tools is not None:
             raise _refused("functions", "can't be given together with tools")
+        if tool_choice is not None:
+            raise _refused("tool_choice", "is only allowed when tools are given")
         field_name, choice_name, choice = "functions", "function_call", function_call
         tools = _legacy_tools(functions)
     else:

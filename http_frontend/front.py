@@ -15,7 +15,7 @@ from starlette.requests import Request
 from http_frontend.body import read_json
 from http_frontend.contract.field import Record
 from http_frontend.contract.review import Review
-from http_frontend.contract.sampling import ID_PATTERN
+from http_frontend.contract.sampling import ID_PATTERN, TWO_NAMES
 from http_frontend.in_flight import InFlight, Sender
 from http_frontend.last_plan import requests_of_last_plan
 from http_frontend.metrics import Metrics
@@ -67,6 +67,9 @@ class Front:
         raw = await self.read(request)
         review = self.review(request)
         fields = body.check(raw, "", review)
+        for wins, other in TWO_NAMES:
+            if wins in fields and other in fields and fields[wins] != fields[other]:
+                review.tell(other, "ignored", f"{wins} wins")
         given = fields.get("request_id") or fields.get("rid")
         # A batch may bring a list of ids; those name its requests, not the call.
         client_id = given if isinstance(given, str) else uuid.uuid4().hex

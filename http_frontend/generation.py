@@ -113,25 +113,30 @@ class Generation(Response):
             frames = self._form.opening()
             while True:
                 if frames:
-                    exchange.quiet_since = exchange.writing_since = time.monotonic()
-                    await send({"type": "http.response.body", "body": frames, "more_body": True})
-                    exchange.writing_since = None
+                    await _write(exchange, send, frames, more=True)
                 if exchange.finished:
                     break
                 batch = await exchange.take()
                 frames = self._form.frames(batch) if batch else KEEP_ALIVE
-            await send({"type": "http.response.body", "body": self._form.closing() + DONE})
+            await _write(exchange, send, self._form.closing() + DONE, more=False)
         except RequestError as error:
             if error.info is DISCONNECTED:
                 raise
             if (connection := scope.get("candor.connection")) is not None:
                 connection.end_with_response()
-            await send({"type": "http.response.body", "body": self._form.error(error.info) + DONE})
+            await _write(exchange, send, self._form.error(error.info) + DONE, more=False)
 
     def _raw_headers(self) -> list[tuple[bytes, bytes]]:
         told = self._review.header()
         headers = self._more_headers | ({"x-candor-adjustments": told} if told else {})
         return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def _write(exchange: Exchange, send: Send, body: bytes, *, more: bool) -> None:
+    """Sends a piece of a stream, and lets the sweep see for how long the client doesn't take it."""
+    exchange.quiet_since = exchange.writing_since = time.monotonic()
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+    exchange.writing_since = None
 
 
 def _cutter(scope: Scope) -> Callable[[], None]:

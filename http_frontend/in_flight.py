@@ -86,7 +86,7 @@ class InFlight:
             raise RequestError.from_info(_unavailable("the server is shutting down", "draining"))
         if self._missing() and self._args.recovery == "off" and not requests[0].probe:
             raise RequestError.from_info(_unavailable(f"no {self._missing()} is running", "unavailable"))
-        if len(self._parked) + len(requests) > self._args.max_queued_requests:
+        if self._missing() and len(self._parked) + len(requests) > self._args.max_queued_requests:
             raise RequestError.from_info(_unavailable("the server is recovering and its queue is full", "queue_full"))
         key, limit = requests[0].fairness_key, self._args.max_running_per_key
         if limit is not None and key and self._per_key[key] + len(requests) > limit:
@@ -176,7 +176,8 @@ class InFlight:
         if refused.error.code == LOST:
             self._lost(flight)
             return True
-        if flight.attempt > 0 and refused.error.status == 503:
+        waited_in_vain = flight.admitted is None and refused.error.code == "queue_timeout"
+        if flight.attempt > 0 and refused.error.status == 503 and not waited_in_vain:
             # It had been accepted once: it waits for its place instead of being refused.
             loop = asyncio.get_running_loop()
             loop.call_later(RETRY_S, self._resubmit_attempt, flight, flight.attempt)

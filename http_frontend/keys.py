@@ -7,6 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_frontend.errors import error_response
+from http_frontend.observed import called_path
 from protocol.errors import ErrorInfo
 from runtime.server_args import ServerArgs
 
@@ -37,7 +38,7 @@ class Keys:
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ErrorInfo | None:
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        path = called_path(scope)
         if scope["method"] == "OPTIONS" or path in self._open:
             return None
         given = _digest(_key_of(Headers(scope=scope)))

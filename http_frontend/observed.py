@@ -35,7 +35,13 @@ class Observed:
         try:
             await self._app(scope, receive, send_observed)
         finally:
-            self._metrics.count_call(ENDPOINTS.get(scope["path"], "other"), outcome)
+            self._metrics.count_call(ENDPOINTS.get(called_path(scope), "other"), outcome)
+
+
+def called_path(scope: Scope) -> str:
+    """The path as the routes have it, without the prefix that a proxy in front has taken off."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")) or "/"
 
 
 def _request_id(scope: Scope) -> str:

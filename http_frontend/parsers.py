@@ -9,8 +9,9 @@ from function_call.machinery.format import ToolFormat
 from function_call.reasoning.format import ReasoningEntry
 from function_call.registry import UnknownParser, visible_special_tokens
 from function_call.stream import OutputParser, ParserOptions
+from protocol.errors import RequestError
 from protocol.outputs import Admitted
-from protocol.sampling import ReasoningFormat
+from protocol.sampling import ReasoningFormat, SamplingParameters
 from runtime.engine_config import EngineConfig
 from runtime.start_error import StartError
 
@@ -46,6 +47,20 @@ class Parsers:
     def reasoning_format(self) -> ReasoningFormat | None:
         """The markers of reasoning as the processes behind need them."""
         return None if self.reasoning is None else self.reasoning.protocol_format
+
+    def budget_format(self, sampling: SamplingParameters) -> ReasoningFormat | None:
+        """The same, for a request with a thinking budget: RequestError if there are none to close reasoning with. None without
+        a budget: an answer that is not split goes on as it comes."""
+        if sampling.thinking_budget is None:
+            return None
+        markers = self.reasoning_format()
+        if markers is None:
+            raise RequestError(
+                "thinking_token_budget: the reasoning parser in force has no markers to close reasoning with",
+                param="thinking_token_budget",
+                code="unsupported_parameter",
+            )
+        return markers
 
     def new_parser(
         self,

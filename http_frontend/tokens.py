@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from function_call.tool_request import read_tool_request
 from http_frontend.contract.chat import CHAT
 from http_frontend.contract.completions import COMPLETIONS
 from http_frontend.contract.kinds import refuse
@@ -37,12 +39,16 @@ async def tokenize(request: Request) -> Response:
         refuse("prompt", "give exactly one of prompt, text and messages", "missing_required_parameter")
     prompts: list[Prompt]
     if given == ["messages"]:
-        prompts = [chat_prompt(front, fields, normalise_messages(fields["messages"]), fields.get("tools"), review)]
+        tools = read_tool_request(fields.get("tools"))
+        messages = normalise_messages(fields["messages"], review)
+        prompts = [chat_prompt(front, fields, messages, None if tools is None else list(tools.tools), review)]
     else:
         value = fields[given[0]]
         texts = [value] if isinstance(value, str) else value
         prompts = [TextPrompt(text, fields.get("add_special_tokens", True)) for text in texts]
     answers = await asyncio.gather(*(_tokenize(front, model, prompt) for prompt in prompts))
+    for answer in answers:
+        review.take(answer.adjustments)
     single = given == ["messages"] or isinstance(fields[given[0]], str)
     tokens = [unpack_ids(answer.ids) for answer in answers]
     body: dict[str, Any] = {
@@ -100,7 +106,10 @@ async def render_completions(request: Request) -> Response:
 
 
 async def _rendered(front: Front, generate: GenerateRequest, review: Review) -> dict[str, Any]:
-    rendered = await front.questions.ask(generate.request_id, RenderRequest(generate))
+    # A question's own id: the client may have given its id to several requests.
+    question_id = front.questions.new_id()
+    question = RenderRequest(msgspec.structs.replace(generate, request_id=question_id))
+    rendered = await front.questions.ask(question_id, question)
     assert isinstance(rendered, Rendered)
     review.take(rendered.adjustments)
     ids = unpack_ids(rendered.ids)

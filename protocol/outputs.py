@@ -160,6 +160,7 @@ class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):
     ids: bytes
     tokens: list[str]
     max_model_len: int
+    adjustments: tuple[Adjustment, ...] = ()
 
 
 class Detokenized(msgspec.Struct, frozen=True, tag="detokenized"):

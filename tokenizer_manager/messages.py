@@ -97,6 +97,10 @@ def _arguments(arguments: Any) -> dict[str, Any] | None:
         value = json.loads(arguments)
     except (ValueError, TypeError, RecursionError):
         return None
+    if "\\ud" in arguments.lower():
+        # Half of a surrogate pair, from an answer that was cut in an escape, is no text that could be tokenised.
+        text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        value = json.loads(text)
     return value if isinstance(value, dict) else None
 
 

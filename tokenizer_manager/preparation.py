@@ -136,9 +136,13 @@ class RequestPreparer:
         )
 
     def tokenize(self, request: TokenizeRequest, now_s: float, patient: bool = True) -> Tokenized:
-        ids = self._encode(request.prompt, now_s, patient).ids
+        prompt = self._encode(request.prompt, now_s, patient)
         return Tokenized(
-            request.request_id, pack_ids(ids), self._tokenizer.token_texts(ids), self._model.context_length
+            request.request_id,
+            pack_ids(prompt.ids),
+            self._tokenizer.token_texts(prompt.ids),
+            self._model.context_length,
+            prompt.chat.adjustments if prompt.chat is not None else (),
         )
 
     def detokenize(self, request: DetokenizeRequest) -> Detokenized:

@@ -11,6 +11,8 @@ from protocol.requests import Adjustment
 from runtime.engine_config import EngineConfig
 
 MAX_HEADER_BYTES = 2048
+MAX_GUESSES = 32
+"""Adjustments after which nobody guesses any more what an unknown field meant: a body may hold a hundred thousand."""
 
 Action = Literal["clamped", "ignored", "changed", "duplicated", "extension"]
 
@@ -36,7 +38,8 @@ class Review:
 
     def tell_unknown(self, path: str, name: str, known: Iterable[str]) -> None:
         """Notes a field that no table knows, with the known one that it may have meant."""
-        near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+        guesses = len(self.adjustments) < MAX_GUESSES
+        near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8) if guesses else []
         hint = f"; did you mean {near[0]}?" if near else ""
         self.tell(path[:128], "ignored", f"unknown field{hint}")
 

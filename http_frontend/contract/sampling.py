@@ -247,6 +247,14 @@ QUEUEING = (
     Field("data_parallel_rank", Integer(0, 1023), "tokenizer manager: the replica", EXTENSION),
 )
 
+# Two names of one thing, vLLM's and SGLang's: the first wins, and the other is told.
+TWO_NAMES = (
+    ("request_id", "rid"),
+    ("cache_salt", "extra_key"),
+    ("routed_dp_rank", "data_parallel_rank"),
+    ("thinking_token_budget", "max_thinking_tokens"),
+)
+
 TRUNCATION = (
     Field("truncate_prompt_tokens", Integer(-1, MAX_COUNT), TEMPLATE, EXTENSION, probe=(None, 1)),
     Field("truncation_side", Word(("left",)), TEMPLATE, EXTENSION),

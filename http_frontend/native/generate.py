@@ -114,9 +114,10 @@ def _request(front: Front, call: Call, prompt: Prompt, given: dict[str, Any], po
         front.worker,
         prompt,
         sampling,
-        detokenize_options(given),
+        detokenize_options(sampled),
         position,
         n=n,
+        reasoning=front.parsers.budget_format(sampling),
         max_tokens_field="sampling_params.max_new_tokens",
     )
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from function_call.stream import ParserOptions
 from http_frontend.contract.kinds import refuse
 from http_frontend.contract.review import Review
@@ -46,7 +48,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
     """The request and the form of its answer; RequestError for whatever the fields can't mean together."""
     fields, review, args = call.fields, call.review, front.config.args
     include_usage, continuous_usage = check_stream_options(fields, review)
-    messages = normalise_messages(fields["messages"])
+    messages = normalise_messages(fields["messages"], review)
     tools = tool_use_of(fields, grammar_of(fields, front.config), front.parsers, review)
     prompt = chat_prompt(front, fields, messages, tools.rendered, review)
     max_tokens, max_tokens_field = max_tokens_of(fields, review)
@@ -69,7 +71,7 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
         sampling,
         detokenize_options(fields, front.parsers.visible(tools.tool_format)),
         n=n,
-        reasoning=front.parsers.reasoning_format(),
+        reasoning=front.parsers.budget_format(sampling) or front.parsers.reasoning_format(),
         max_tokens_field=max_tokens_field,
     )
     options = ParserOptions(
@@ -114,7 +116,7 @@ def chat_prompt(
         refuse("continue_final_message", "can't be set together with add_generation_prompt")
     if continues and messages[-1]["role"] != "assistant":
         refuse("continue_final_message", "the last message must be the assistant's")
-    return ChatPrompt(
+    prompt = ChatPrompt(
         messages=messages,
         tools=tools,
         documents=fields.get("documents"),
@@ -124,6 +126,16 @@ def chat_prompt(
         template=fields.get("chat_template"),
         template_kwargs=template_kwargs(fields, front.template_reads, review),
     )
+    for name, value in (
+        ("functions" if "functions" in fields else "tools", prompt.tools),
+        ("documents", prompt.documents),
+        ("chat_template_kwargs", prompt.template_kwargs),
+    ):
+        try:
+            msgspec.msgpack.encode(value)
+        except OverflowError:  # JSON has such numbers, what the processes say to each other has not
+            refuse(name, "holds an integer of more than 64 bits")
+    return prompt
 
 
 def template_kwargs(fields: Fields, reads: frozenset[str] | None, review: Review) -> dict[str, Any]:

@@ -59,6 +59,7 @@ async def build_completions(front: Front, call: Call) -> tuple[list[GenerateRequ
             detokenize_options(fields),
             position,
             n=sequences,
+            reasoning=front.parsers.budget_format(sampling),
         )
         for position, prompt in enumerate(prompts)
     ]

@@ -32,6 +32,17 @@ NESTED_SPELLINGS: tuple[tuple[str, GrammarKind], ...] = (
 )
 
 
+# type of a response_format -> what else belongs to it
+BELONGS: dict[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("json_schema", "schema"),
+    "structural_tag": ("structures", "triggers", "format"),
+    "regex": ("pattern",),
+    "ebnf": ("grammar",),
+}
+
+
 def grammar_of(fields: dict[str, Any], config: EngineConfig) -> GrammarSpec | None:
     """The constraint that the body asks for; RequestError if it asks for two, or for one that can't be read."""
     whitespace: JsonWhitespace = fields.get("json_whitespace", config.args.json_whitespace)
@@ -54,8 +65,12 @@ def grammar_of(fields: dict[str, Any], config: EngineConfig) -> GrammarSpec | No
         if name in nested:
             add(kind, nested[name], f"structured_outputs.{name}")
     response_format = fields.get("response_format")
-    if response_format is not None and response_format["type"] != "text":
-        add(*_read_response_format(response_format))
+    if response_format is not None:
+        for name in response_format:
+            if name != "type" and name not in BELONGS[response_format["type"]]:
+                refuse(f"response_format.{name}", f"does not belong to the type {response_format['type']}")
+        if response_format["type"] != "text":
+            add(*_read_response_format(response_format))
     if len(found) > 1:
         names = " and ".join(spec.field for spec in found)
         raise RequestError(f"{names}: give one constraint only", param=found[1].field, code="invalid_value")

@@ -5,16 +5,45 @@ from typing import Any
 import msgspec
 
 from http_frontend.contract.kinds import refuse
+from http_frontend.contract.review import Review
 
 Message = dict[str, Any]
 
 
-def normalise_messages(messages: list[Message]) -> list[Message]:
+# field -> the role whose messages have it
+BELONGS = {
+    "function_call": "assistant",
+    "reasoning_content": "assistant",
+    "reasoning": "assistant",
+    "refusal": "assistant",
+    "prefix": "assistant",
+    "tool_call_id": "tool",
+}
+
+
+def normalise_messages(messages: list[Message], review: Review) -> list[Message]:
     """Plain dicts of the shape that `protocol.requests.ChatPrompt` describes; RequestError naming the message at fault."""
     legacy_ids: dict[str, str] = {}
+    for position, message in enumerate(messages):
+        _tell_unread(message, f"messages[{position}]", position == len(messages) - 1, review)
     return [
         _normalise(message, f"messages[{position}]", position, legacy_ids) for position, message in enumerate(messages)
     ]
+
+
+def _tell_unread(message: Message, path: str, is_last: bool, review: Review) -> None:
+    """Fields that say nothing where they stand."""
+    for name, role in BELONGS.items():
+        if not message.get(name):
+            continue
+        if message["role"] != role:
+            review.tell(f"{path}.{name}", "ignored", f"only messages of the role {role} have one")
+        elif name == "prefix" and not is_last:
+            review.tell(f"{path}.{name}", "ignored", "only the last message can be continued")
+        elif name == "refusal" and message.get("content") is not None:
+            review.tell(f"{path}.{name}", "ignored", "the content stands in its place")
+        elif name == "reasoning" and message.get("reasoning_content", message[name]) != message[name]:
+            review.tell(f"{path}.{name}", "ignored", "reasoning_content wins")
 
 
 def _normalise(message: Message, path: str, position: int, legacy_ids: dict[str, str]) -> Message:

@@ -122,7 +122,7 @@ def check_regexes(value: str | list[str] | None, path: str) -> tuple[str, ...]:
             refuse(place, f"its repetitions multiply to more than {MAX_REPETITIONS}")
         try:
             regex.compile(expression)
-        except (regex.error, RecursionError, OverflowError) as error:
+        except (regex.error, RecursionError, OverflowError, ValueError) as error:
             refuse(place, f"is not a regular expression: {error}")
     return expressions
 
@@ -137,6 +137,7 @@ def detokenize_options(fields: Fields, visible_special_tokens: tuple[str, ...] =
         spaces_between_special_tokens=fields.get("spaces_between_special_tokens", True),
         visible_special_tokens=visible_special_tokens,
         stream_interval=fields.get("stream_interval", 1),
+        min_tokens=fields.get("min_tokens", 0),
     )
 
 

@@ -98,6 +98,7 @@ def test_legacy_functions() -> None:
         ((None, None, None, [{"name": "a"}], {"name": "z"}), "function_call.name"),
         ((None, None, None, None, "auto"), "function_call"),
         (([A], None, None, [{"name": "a"}]), "functions"),
+        ((None, "auto", None, [{"name": "a"}]), "tool_choice"),
         (
             (
                 [

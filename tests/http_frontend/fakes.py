@@ -105,7 +105,7 @@ class FakeRing:
         elif isinstance(message, TokenizeRequest):
             if self.refusal is not None:
                 self.handle(Refused(message.request_id, 0, self.refusal))
-            self.handle(Tokenized(message.request_id, pack_ids([1, 2, 3]), ["a", "b", "c"], 512))
+            self.handle(Tokenized(message.request_id, pack_ids([1, 2, 3]), ["a", "b", "c"], 512, self.adjustments))
         elif isinstance(message, DetokenizeRequest):
             self.handle(Detokenized(message.request_id, "abc"))
         elif isinstance(message, RenderRequest):

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from protocol.errors import ErrorInfo
+from protocol.links import TokenizerInbox, decoder, encode
 from protocol.requests import Adjustment, ChatPrompt
 from tests.http_frontend.fakes import PROMPT_TOKENS, Served, events
 
@@ -185,7 +189,66 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"model": "tiny:adapter"}, "model"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     ({"thinking_token_budget": 5}, "thinking_token_budget"),
+    ({"chat_template_kwargs": {"a": [2**64]}}, "chat_template_kwargs"),
+    ({"documents": [{"n": -(2**63) - 1}]}, "documents"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"maximum": 2**64}}}]}, "tools"),
+    ({"functions": [{"name": "f", "parameters": {"maximum": 2**64}}]}, "functions"),
+    ({"functions": [{"name": "f"}], "tool_choice": "auto"}, "tool_choice"),
+    ({"response_format": {"type": "json_object", "json_schema": {"schema": {}}}}, "response_format.json_schema"),
+    ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
 ]  # fmt: skip
+
+
+MISPLACED: list[tuple[dict[str, Any], str]] = [
+    ({"role": "user", "content": "x", "reasoning_content": "y"}, "reasoning_content"),
+    ({"role": "user", "content": "x", "function_call": {"name": "f"}}, "function_call"),
+    ({"role": "user", "content": "x", "tool_call_id": "c"}, "tool_call_id"),
+    ({"role": "assistant", "content": "x", "refusal": "no"}, "refusal"),
+    ({"role": "assistant", "content": "x", "prefix": True}, "prefix"),
+    ({"role": "assistant", "content": "x", "reasoning": "a", "reasoning_content": "b"}, "reasoning"),
+]
+
+
+@pytest.mark.parametrize(("message", "field"), MISPLACED)
+def test_a_field_that_its_message_can_not_have_is_told(served: Served, message: dict[str, Any], field: str) -> None:
+    response = served.chat(messages=[message, {"role": "user", "content": "Hi"}])
+    (told,) = msgspec.json.decode(response.headers["x-candor-adjustments"])
+    assert (told["field"], told["action"]) == (f"messages[0].{field}", "ignored")
+    usual = {"role": "assistant", "content": "x", "refusal": None, "reasoning": "a", "prefix": False}
+    assert "x-candor-adjustments" not in served.chat(messages=[usual, {"role": "user", "content": "Hi"}]).headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({"request_id": "a", "rid": "b"}, "rid"),
+        ({"cache_salt": "a", "extra_key": "b"}, "extra_key"),
+        ({"routed_dp_rank": 0, "data_parallel_rank": 1}, "data_parallel_rank"),
+    ],
+)
+def test_of_two_names_of_one_thing_the_second_is_told(served: Served, fields: dict[str, Any], ignored: str) -> None:
+    (told,) = msgspec.json.decode(served.chat(**fields).headers["x-candor-adjustments"])
+    assert told["field"] == ignored
+    same = dict.fromkeys(fields, next(iter(fields.values())))
+    assert "x-candor-adjustments" not in served.chat(**same).headers
+
+
+NUMBERS = st.integers(-(2**70), 2**70) | st.sampled_from([2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1])
+SCALARS = st.none() | st.booleans() | NUMBERS | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=JSON)
+def test_what_a_body_may_hold_is_refused_or_can_be_read_behind(shared: Served, value: Any) -> None:
+    """The tokenizer manager drops a frame that it can't read, and the request would wait for ever."""
+    shared.ring.sent.clear()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": value}}}
+    status = shared.chat(chat_template_kwargs={"x": value}, documents=[{"x": value}], tools=[tool]).status_code
+    assert status == (200 if shared.ring.sent else 400)
+    reader = decoder(TokenizerInbox)
+    assert [reader.decode(encode(message)) for message in shared.ring.sent] == shared.ring.sent
+    assert shared.front.in_flight.idle
 
 
 @pytest.mark.parametrize(("fields", "param"), BAD_FIELDS, ids=lambda value: str(value)[:60])

@@ -114,6 +114,32 @@ def test_ids_as_tokens_and_returned_ids(served: Served) -> None:
     assert choice["token_ids"] == [100, 101, 102] and choice["prompt_token_ids"] == [8, 9]
 
 
+def test_a_batch_may_be_larger_than_the_queue_of_a_recovery(serve: Any) -> None:
+    served: Served = serve(max_queued_requests=1)
+    assert served.complete(prompt=["a", "b"]).status_code == 200
+    served.ring.down.add(("scheduler", 0))
+    assert served.complete(prompt=["a", "b"]).json()["error"]["code"] == "queue_full"
+
+
+def test_stop_strings_wait_for_min_tokens(served: Served) -> None:
+    served.complete(min_tokens=3, stop="x")
+    served.post("/generate", {"text": "a", "sampling_params": {"min_new_tokens": 3, "stop": "x"}})
+    assert [request.detokenize.min_tokens for request in served.ring.requests] == [3, 3]
+
+
+def test_a_thinking_budget_takes_the_markers_along(serve: Any) -> None:
+    served: Served = serve(reasoning_parser="qwen3")
+    served.complete(thinking_token_budget=5)
+    served.complete(thinking_token_budget=-1)
+    served.post("/generate", {"text": "a", "max_thinking_tokens": 5})
+    first, without, native = served.ring.requests
+    assert first.reasoning is not None and first.reasoning.close == "</think>" and native.reasoning == first.reasoning
+    assert without.reasoning is None
+    unmarked: Served = serve(reasoning_parser="muse")
+    for response in (unmarked.complete(thinking_token_budget=5), unmarked.chat(thinking_token_budget=5)):
+        assert response.status_code == 400 and response.json()["error"]["param"] == "thinking_token_budget"
+
+
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": None}, "prompt"),
     ({"prompt": []}, "prompt"),
@@ -134,6 +160,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"suffix": "x"}, "suffix"),
     ({"echo": True, "truncate_prompt_tokens": 3}, "echo"),
     ({"stop_regex": "("}, "stop_regex"),
+    ({"stop_regex": "(?a)(?u)x"}, "stop_regex"),
     ({"stop_regex": "a{1000000000}"}, "stop_regex"),
     ({"stop_regex": ["a", "(b{ 40 }c){30}"]}, "stop_regex[1]"),
     ({"stop_regex": "(?ix)a{1000 0000}"}, "stop_regex"),

@@ -10,7 +10,7 @@ from http_frontend.contract.document import contract_markdown, contract_rows, do
 from http_frontend.contract.endpoints import TABLES
 from http_frontend.contract.field import Field, nested_fields
 from http_frontend.contract.readings import READINGS, Reading
-from http_frontend.contract.review import MAX_HEADER_BYTES, Review
+from http_frontend.contract.review import MAX_GUESSES, MAX_HEADER_BYTES, Review
 from protocol.errors import RequestError
 from protocol.requests import GenerateRequest
 from tests.http_frontend.fakes import Served, chat_body, make_config
@@ -212,6 +212,20 @@ def test_unknown_fields_are_told_with_what_was_meant(shared: Served, given: str,
     assert (f"did you mean {meant}?" in told["reason"]) if meant else ("mean" not in told["reason"])
     nested = shared.chat(messages=[{"role": "user", "content": "x", "contents": 1}])
     assert "messages[0].contents" in nested.headers["x-candor-adjustments"]
+
+
+def test_many_unknown_fields_are_told_without_guesses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guessed: list[str] = []
+
+    def guess(name: str, known: list[str], **more: Any) -> list[str]:
+        guessed.append(name)
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", guess)
+    review = Review(make_config(tmp_path), strict=False)
+    for count in range(1000):
+        review.tell_unknown(f"field{count}", f"field{count}", ("temperature",))
+    assert len(review.adjustments) == 1000 and len(guessed) == MAX_GUESSES
 
 
 def test_a_strict_server_refuses_what_it_would_adjust(serve: Any) -> None:

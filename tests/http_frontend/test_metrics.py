@@ -1,14 +1,16 @@
 """Figures: counted per token, added up over workers, written as Prometheus reads them."""
 
+import asyncio
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 
 from http_frontend.metrics import Metrics
 from protocol.ids import pack_ids
 from protocol.outputs import Finish, TextOutput
-from tests.http_frontend.fakes import PROMPT_TOKENS, Served
+from tests.http_frontend.fakes import PROMPT_TOKENS, Served, chat_body
 
 
 def samples(text: str) -> dict[str, float]:
@@ -67,3 +69,13 @@ def test_an_observation_falls_into_its_bucket(served: Served, latency_s: float, 
 def test_no_metrics_when_switched_off(serve: object) -> None:
     served: Served = serve(metrics=False)  # type: ignore[operator]
     assert served.call("GET", "/metrics").status_code == 404
+
+
+def test_a_proxys_prefix_does_not_hide_the_endpoint(served: Served) -> None:
+    async def main() -> str:
+        transport = httpx.ASGITransport(app=served.app, root_path="/proxy")
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            assert (await client.post("/proxy/v1/chat/completions", json=chat_body())).status_code == 200
+            return (await client.get("/proxy/metrics")).text
+
+    assert 'candor_http_requests_total{endpoint="chat",outcome="2xx"} 1.0' in asyncio.run(main())

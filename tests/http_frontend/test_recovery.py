@@ -92,6 +92,19 @@ def test_a_resumed_request_is_not_refused_for_a_full_queue(served: Served) -> No
     assert run(served, script).status_code == 200
 
 
+def test_a_request_that_waited_in_vain_is_refused_whatever_its_attempt(served: Served) -> None:
+    async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
+        down(served, "scheduler")
+        up(served, "scheduler")
+        again = served.ring.requests[-1]
+        assert again.attempt == 1
+        late = ErrorInfo("waited too long", 503, "timeout_error", code="queue_timeout")
+        served.ring.handle(Refused(again.request_id, 1, late))
+
+    response = run(served, script, queue_timeout_s=1)
+    assert response.status_code == 503 and response.json()["error"]["code"] == "queue_timeout"
+
+
 def test_what_was_resumed_but_not_admitted_again_is_lost_with_the_tokenizer(served: Served) -> None:
     async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
         served.ring.admit(served.ring.requests[0])
@@ -225,6 +238,13 @@ def test_a_drain_refuses_new_work_and_ends_what_is_left(served: Served) -> None:
     assert served.front.in_flight.idle
 
 
+SCOPE: dict[str, Any] = {
+    "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+    "path": "/v1/chat/completions", "raw_path": b"", "query_string": b"", "root_path": "", "headers": [],
+    "server": ("x", 1), "client": ("x", 1), "state": {},
+}  # fmt: skip
+
+
 def test_a_client_that_leaves_aborts_its_request(served: Served) -> None:
     """Plain ASGI, as uvicorn speaks it: the disconnect comes while nothing has been sent yet."""
     served.ring.hold = True
@@ -243,12 +263,7 @@ def test_a_client_that_leaves_aborts_its_request(served: Served) -> None:
         async def send(message: Any) -> None:
             raise AssertionError("nobody is there to be answered")
 
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
-            "path": "/v1/chat/completions", "raw_path": b"", "query_string": b"", "root_path": "", "headers": [],
-            "server": ("x", 1), "client": ("x", 1), "state": {},
-        }  # fmt: skip
-        call = asyncio.create_task(served.app(scope, receive, send))
+        call = asyncio.create_task(served.app(dict(SCOPE), receive, send))
         await until(lambda: served.ring.requests)
         gone.set()
         await call
@@ -256,6 +271,39 @@ def test_a_client_that_leaves_aborts_its_request(served: Served) -> None:
     asyncio.run(main())
     assert [abort.request_id for abort in served.ring.aborts] == [served.ring.requests[0].request_id]
     assert served.front.in_flight.idle and len(served.front.in_flight) == 0
+
+
+@pytest.mark.parametrize("error_after", [None, 1])
+def test_a_client_that_does_not_take_the_end_of_a_stream_is_cut(serve: Any, error_after: int | None) -> None:
+    served: Served = serve(slow_client_timeout_s=0.05)
+    served.ring.error_after = error_after
+    body = msgspec.json.encode(chat_body(stream=True))
+
+    async def main() -> None:
+        never = asyncio.Event()
+        pending = [{"type": "http.request", "body": body, "more_body": False}]
+        last: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            if not pending:
+                await never.wait()
+            return pending.pop()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                last.append(message)
+                await never.wait()
+
+        call = asyncio.create_task(served.app(dict(SCOPE), receive, send))
+        await until(lambda: last)
+        async with asyncio.timeout(60):
+            while not call.done():
+                served.front.in_flight.sweep()
+                await asyncio.sleep(0)
+        assert call.cancelled()
+
+    asyncio.run(main())
+    assert served.front.in_flight.idle
 
 
 def test_aborting_by_the_clients_own_id(served: Served) -> None:

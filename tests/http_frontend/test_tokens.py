@@ -6,7 +6,7 @@ import pytest
 
 from protocol.control import ControlRequest
 from protocol.errors import ErrorInfo
-from protocol.requests import ChatPrompt, RenderRequest, TextPrompt, TokenizeRequest
+from protocol.requests import Adjustment, ChatPrompt, RenderRequest, TextPrompt, TokenizeRequest
 from tests.http_frontend.fakes import Served, chat_body
 
 
@@ -46,6 +46,17 @@ def test_bad_bodies_are_named(served: Served, path: str, body: Any, param: str) 
     assert response.status_code in (400, 404) and response.json()["error"]["param"] == param
 
 
+def test_tokenize_reads_tools_and_tells_as_a_chat_does(served: Served) -> None:
+    served.ring.adjustments = (Adjustment("chat_template_kwargs.x", "ignored", "the template never reads it"),)
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "custom", "custom": {"name": "t"}}]}
+    assert "chat_template_kwargs.x" in served.post("/tokenize", body).headers["x-candor-adjustments"]
+    (asked,) = [message.prompt for message in served.ring.sent if isinstance(message, TokenizeRequest)]
+    served.chat(**body)
+    (request,) = served.ring.requests
+    assert isinstance(asked, ChatPrompt) and isinstance(request.prompt, ChatPrompt)
+    assert asked.tools is not None and asked.tools == request.prompt.tools
+
+
 def test_a_refused_question_is_an_error(served: Served) -> None:
     served.ring.refusal = ErrorInfo("no template", param="messages")
     response = served.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]})
@@ -62,6 +73,13 @@ def test_render_shows_what_would_be_sent_and_generates_nothing(served: Served) -
     assert render.request.sampling.top_p == 0.5
     batch = served.post("/v1/completions/render", {"prompt": ["a", "b"]}).json()
     assert len(batch["data"]) == 2
+
+
+def test_a_clients_id_can_be_rendered_twice_at_a_time(served: Served) -> None:
+    for _ in range(2):
+        served.post("/v1/chat/completions/render", chat_body(request_id="mine"))
+    asked = {message.request.request_id for message in served.ring.sent if isinstance(message, RenderRequest)}
+    assert len(asked) == 2
 
 
 def test_flush_cache_reaches_every_scheduler(served: Served) -> None:

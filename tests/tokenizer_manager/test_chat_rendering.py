@@ -254,6 +254,15 @@ def test_malformed_arguments_are_tolerated_and_told(render: Any, arguments: str,
     assert ("malformed_arguments" in rendered.plain_text) == told
 
 
+def test_half_a_surrogate_in_arguments_becomes_a_replacement(tiny: Tokenizer, render: Any) -> None:
+    arguments = '{"a": "\\ud83d \\ud83d\\ude00", "b": "c:\\\\ud800"}'
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    text = render(HERMES, messages).plain_text
+    assert "\ufffd \U0001f600" in text and "c:\\\\ud800" in text
+    assert tiny.encode(text).ids
+
+
 def test_developer_is_system_where_the_template_knows_no_better(render: Any) -> None:
     messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     rendered = render(CHATML, messages)

@@ -308,6 +308,9 @@ def test_tokens_and_back(tiny: Tokenizer, setup: Any) -> None:
     ids = unpack_ids(tokenized.ids)
     assert tokenized.tokens == [tiny.id_to_token(token_id) for token_id in ids]
     assert tokenized.max_model_len == 2048
+    unread = ChatPrompt(HI.messages, template_kwargs={"nobody_reads_me": 1})
+    (told,) = preparer.tokenize(TokenizeRequest("0-q", "tiny", unread), 0.0).adjustments
+    assert told.field == "chat_template_kwargs.nobody_reads_me"
 
     def back(skip: bool) -> str:
         text: str = preparer.detokenize(DetokenizeRequest("0-q", "tiny", tokenized.ids, skip)).text
