@@ -131,7 +131,9 @@ class ServerArgs:
     lookahead: int | None = flag(None, "steps planned ahead of results (default: 0 on CPU, 1 on CUDA)", group="engine")
     disable_radix_cache: bool = flag(False, "compute every prompt anew", group="engine")
     max_itl_ms: float | None = flag(
-        None, "hold prompt chunks to this inter-token latency of running streams", group="engine"
+        None,
+        "hold prompt chunks to this inter-token latency of running streams (default: twice what they take alone)",
+        group="engine",
     )
     deterministic: bool = flag(False, "logits independent of the batch, at some cost", group="engine")
     grammar_compile_timeout_s: float = flag(5.0, "longest compilation of one grammar", group="engine")

@@ -115,7 +115,7 @@ class Planner:
         if self.suspect is not None:
             rows = [sequence for sequence in rows if sequence.request.message.suspect is suspects]
         budget = self._plan_decodes(builder, list(rows))
-        chunk = min(budget, self.chunk_limit.tokens(builder.record.decode_rows > 0))
+        chunk = min(budget, self.chunk_limit.tokens(builder.record.decode_rows))
         chunk = self._plan_prompts(builder, [s for s in rows if s.state is State.PREFILLING], chunk)
         if chunk > 0 and len(self.queue):
             self._admit(builder, chunk, suspects, now)

@@ -42,23 +42,42 @@ class GrowthReserve:
         return total
 
 
+SLOWDOWN = 2.0
+"""How much longer than without them a step with prompts may take, unless `--max-itl-ms` says a time."""
+
+ALIKE = 2
+"""Numbers of streams within this factor of each other take about the same time."""
+
+
 class ChunkLimit:
-    """Prompt tokens per step while streams are running, held to `--max-itl-ms` by what steps were seen to take."""
+    """Prompt tokens per step while streams are running: as many as fit into `--max-itl-ms` or, without the flag, into
+    twice the time of the streams alone. What streams and prompt tokens take is what steps were seen to take."""
 
     def __init__(self, largest: int, max_itl_ms: float | None, page_size: int) -> None:
         self._largest = largest
         self._limit_us = None if max_itl_ms is None else max_itl_ms * 1000
         self._smallest = min(page_size, largest)
-        self._current = largest
+        self._token_us: float | None = None
+        self._streams_us = 0.0
+        self._streams = 0
 
-    def tokens(self, streams_run: bool) -> int:
-        return self._current if streams_run else self._largest
+    def tokens(self, streams: int) -> int:
+        """Beside so many streams; 0 where a step without prompts has yet to show what they take."""
+        if not streams or self._token_us is None:
+            return self._largest
+        if not self._streams <= ALIKE * streams <= ALIKE**2 * self._streams:
+            return 0
+        limit_us = SLOWDOWN * self._streams_us if self._limit_us is None else self._limit_us
+        return min(self._largest, max(self._smallest, int((limit_us - self._streams_us) / self._token_us)))
 
-    def observe(self, prompt_tokens: int, decode_rows: int, step_us: int) -> None:
-        """Multiplicative decrease, slow increase: one slow step costs a stream less than many slow ones."""
-        if self._limit_us is None or not prompt_tokens or not decode_rows:
+    def observe(self, prompt_tokens: int, streams: int, step_us: int) -> None:
+        """What a step took; 0 is an executor without a clock."""
+        if not step_us:
             return
-        if step_us > self._limit_us:
-            self._current = max(self._smallest, int(min(self._current, prompt_tokens) * 0.7))
-        elif prompt_tokens >= self._current:
-            self._current = min(self._largest, int(self._current * 1.1) + 1)
+        if not prompt_tokens:
+            alike = self._streams <= ALIKE * streams <= ALIKE**2 * self._streams
+            self._streams_us = (self._streams_us + step_us) / 2 if alike else step_us
+            self._streams = streams
+        elif prompt_tokens >= self._smallest and (not streams or self._streams):
+            token_us = max(1.0, step_us - (self._streams_us if streams else 0.0)) / prompt_tokens
+            self._token_us = token_us if self._token_us is None else (self._token_us + token_us) / 2

@@ -1,12 +1,13 @@
 """What goes into a step, who waits for whom, and what happens when pages run out."""
 
+import msgspec
 import pytest
 
 from protocol.ids import unpack_ids
 from protocol.outputs import StepOutput
-from protocol.plan import LAST_SAMPLED, BatchPlan
+from protocol.plan import LAST_SAMPLED, BatchPlan, StepResult
 from protocol.sampling import SamplingParameters
-from scheduler.reserve import GrowthReserve
+from scheduler.reserve import ChunkLimit, GrowthReserve
 from scheduler.sequence import Sequence
 from tests.scheduler.bench import Bench, make_config
 from tests.scheduler.fake_executor import FakeExecutor
@@ -22,6 +23,10 @@ def make_bench(lookahead: int = 0, pages: int = 65, rows: int = 9, **args: objec
 def shape(plan: BatchPlan) -> list[tuple[int, int, int]]:
     """(new tokens, context, draws) of each row."""
     return list(zip(unpack_ids(plan.new_tokens), unpack_ids(plan.context), unpack_ids(plan.draws), strict=True))
+
+
+def step_tokens(plan: BatchPlan) -> int:
+    return sum(unpack_ids(plan.new_tokens))
 
 
 def test_prompts_are_read_in_chunks_beside_decoding_rows() -> None:
@@ -184,15 +189,52 @@ def test_the_reserve_follows_what_happens() -> None:
     assert reserve.ratio > begun * 0.8
 
 
-def test_prompt_chunks_shrink_until_streams_keep_their_pace() -> None:
-    limit = make_bench(max_itl_ms=5.0).scheduler.planner.chunk_limit
-    assert limit.tokens(streams_run=True) == 8
-    for _ in range(5):
-        limit.observe(prompt_tokens=8, decode_rows=1, step_us=9000)
-    assert limit.tokens(streams_run=True) == PAGE and limit.tokens(streams_run=False) == 8
+def test_chunks_beside_streams_are_held_to_what_steps_take() -> None:
+    limit = ChunkLimit(largest=1024, max_itl_ms=None, page_size=16)
+    assert limit.tokens(streams=4) == 1024, "nothing is known yet"
+    limit.observe(prompt_tokens=100, streams=0, step_us=10_000)
+    assert limit.tokens(streams=4) == 0, "first a step shows what they take alone"
+    limit.observe(prompt_tokens=0, streams=4, step_us=8000)
+    assert limit.tokens(streams=4) == 80
+    assert limit.tokens(streams=8) == limit.tokens(streams=2) == 80
+    assert limit.tokens(streams=9) == limit.tokens(streams=1) == 0
+    assert limit.tokens(streams=0) == 1024
+    limit.observe(prompt_tokens=80, streams=4, step_us=8000 + 80 * 300)
+    assert limit.tokens(streams=4) == 40, "behind long contexts a token costs more"
+    for _ in range(10):
+        limit.observe(prompt_tokens=40, streams=4, step_us=1_000_000)
+    assert limit.tokens(streams=4) == 16, "a page always gets through"
+    limit.observe(prompt_tokens=0, streams=1, step_us=3000)
     for _ in range(20):
-        limit.observe(prompt_tokens=8, decode_rows=1, step_us=1000)
-    assert limit.tokens(streams_run=True) == 8
+        limit.observe(prompt_tokens=16, streams=1, step_us=3000 + 16 * 30)
+    assert limit.tokens(streams=1) == 99
+
+
+def test_a_given_latency_takes_the_place_of_the_measured_one() -> None:
+    limit = ChunkLimit(largest=1024, max_itl_ms=50.0, page_size=16)
+    limit.observe(prompt_tokens=100, streams=0, step_us=10_000)
+    limit.observe(prompt_tokens=0, streams=4, step_us=8000)
+    assert limit.tokens(streams=4) == 420
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_prompt_beside_a_stream_is_read_in_chunks_that_leave_it_its_pace(lookahead: int) -> None:
+    class Timed(FakeExecutor):
+        def collect(self) -> StepResult:
+            tokens = step_tokens(self._steps[0].plan)
+            return msgspec.structs.replace(super().collect(), forward_us=1000 + 400 * tokens)
+
+    bench = Bench(make_config(lookahead=lookahead), Timed(late=lookahead > 0))
+    bench.submit("0-a", [1] * 8, 40, sampling=FOREVER)
+    for _ in range(4):
+        bench.turn()
+    begun = len(bench.executor.plans)
+    bench.submit("0-b", [2] * 24, 4, sampling=FOREVER)
+    bench.run()
+    longest = max(map(step_tokens, bench.executor.plans[begun:]))
+    assert longest == 1 + PAGE, "a token of the stream, a page of the prompt"
+    assert bench.answer("0-b").ids == expected_output([2] * 24, 7, 4)
+    bench.check_idle()
 
 
 def test_pages_travel_as_deltas() -> None:
