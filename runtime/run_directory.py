@@ -34,8 +34,11 @@ class RunDirectory:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         except OSError as error:
             raise StartError(f"no private run directory can be made in {parent}: {error}") from None
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        # Locked before it has its name: a server that starts at this moment would take a free lock for a dead server's.
+        unnamed = self.path / f"{_LOCK}.new"
+        self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unnamed.rename(self.path / _LOCK)
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -289,7 +289,7 @@ class Supervisor:
     # The end
 
     def _on_signal(self, number: int) -> None:
-        if number == signal.SIGCHLD:
+        if number == signal.SIGCHLD or self._phase == "stopping":
             return
         if self._phase == "draining":
             logger.warning("second signal: ending at once")

@@ -1,17 +1,23 @@
 """When requests have to be over, or out of the queue."""
 
 import heapq
+from collections.abc import Callable
 from itertools import count
 
 from scheduler.sequence import Request
 
+_FEW = 256
+
 
 class Deadlines:
-    """A heap of moments. One whose request has ended meanwhile is dropped by whoever asks."""
+    """A heap of moments. One whose request has ended meanwhile is dropped by whoever asks, or with the others when they
+    may be half of the heap: deadlines lie up to a day ahead, and each holds its request."""
 
-    def __init__(self) -> None:
+    def __init__(self, lives: Callable[[Request], bool]) -> None:
+        self._lives = lives
         self._heap: list[tuple[float, int, Request, bool]] = []
         self._tie = count()
+        self._most = _FEW
 
     def add(self, request: Request) -> None:
         message = request.message
@@ -20,6 +26,13 @@ class Deadlines:
         if message.queue_timeout_s is not None and not request.resumed:
             moment_s = message.arrival_s + message.queue_timeout_s
             heapq.heappush(self._heap, (moment_s, next(self._tie), request, True))
+        if len(self._heap) > self._most:
+            self._heap = [entry for entry in self._heap if self._lives(entry[2])]
+            heapq.heapify(self._heap)
+            self._most = max(_FEW, 2 * len(self._heap))
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def next_s(self) -> float:
         return self._heap[0][0] if self._heap else float("inf")

@@ -78,7 +78,7 @@ class Scheduler:
         self.books_repaired = 0
         self.max_running = max_running
         self._tombstones = Tombstones()
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(lambda request: self.requests.get(request.id) is request)
         self._order = itertools.count()
         self._in_flight: deque[StepRecord] = deque()
         self._started_and_ended = 0

@@ -68,7 +68,9 @@ class CompileWorker:
         while True:
             for key, _ in self._selector.select(self._patience_s()):
                 if key.fd != 0:
-                    self._read(self._trials[key.fd])
+                    trial = self._trials.get(key.fd)
+                    if trial is not None:  # a job that was cancelled a moment ago has none any more
+                        self._read(trial)
                     continue
                 message = read_frame(_Input(), ToWorker)
                 if message is None:

@@ -116,13 +116,15 @@ class _Worker:
                 return
 
     def _read(self) -> None:
-        while (outcome := read_frame(self._process.output, FromWorker)) is not None:
-            if isinstance(outcome, WorkerReady):
-                self.loaded.set()
-                continue
-            compiled = None
-            if not outcome.error:
-                compiled = xgrammar.CompiledGrammar.deserialize_json(outcome.compiled.decode(), self._info)
-            self._outcomes.append((outcome, compiled))
-        self.dead.set()
-        self.loaded.set()
+        try:
+            while (outcome := read_frame(self._process.output, FromWorker)) is not None:
+                if isinstance(outcome, WorkerReady):
+                    self.loaded.set()
+                    continue
+                compiled = None
+                if not outcome.error:
+                    compiled = xgrammar.CompiledGrammar.deserialize_json(outcome.compiled.decode(), self._info)
+                self._outcomes.append((outcome, compiled))
+        finally:  # what can't be read counts as a death, too: nobody may wait for this thread for ever
+            self.dead.set()
+            self.loaded.set()

@@ -1,5 +1,6 @@
 """Small parts of a start: environment, log lines, the listening socket, the run directory, restarts, announcements."""
 
+import fcntl
 import io
 import json
 import logging
@@ -91,6 +92,22 @@ def test_run_directories_of_living_servers_stay() -> None:
         first.close()
         second.close()
         assert list(Path(parent).iterdir()) == []
+
+
+def test_a_run_directory_is_locked_before_its_lock_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        lock = fcntl.flock
+        named: list[Path] = []
+
+        def watched(descriptor: int, operation: int) -> None:
+            named.extend(Path(parent).glob("candor-*/lock"))
+            lock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", watched)
+        directory = RunDirectory(Path(parent))
+        assert named == []
+        assert list(Path(parent).glob("candor-*/lock")) == [directory.path / "lock"]
+        directory.close()
 
 
 def test_a_run_folder_too_long_for_sockets_is_refused(tmp_path: Path) -> None:

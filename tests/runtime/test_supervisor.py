@@ -165,6 +165,15 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
     assert not any(alive(pid) for pid in children.values())
 
 
+def test_three_signals_at_once_end_at_once(start: Start) -> None:
+    server = start({"http 0": "busy"}, drain_timeout_s=600.0).wait_ready()
+    server.process.send_signal(signal.SIGSTOP)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        server.process.send_signal(number)
+    server.process.send_signal(signal.SIGCONT)
+    assert server.wait_end() in {128 + signal.SIGHUP, 128 + signal.SIGINT, 128 + signal.SIGTERM}
+
+
 def test_a_child_that_ignores_shutdown_is_killed(start: Start) -> None:
     server = start({"detokenizer 0": "deaf"}).wait_ready()
     server.process.terminate()

@@ -145,6 +145,17 @@ def test_rows_of_one_step_travel_in_one_message(ring: Ring) -> None:
     assert len({message.step for message in messages}) == len(messages)
 
 
+def test_a_plan_of_long_and_short_ids_is_cut_until_it_fits(ring: Ring) -> None:
+    ring.loop.scheduler.paused = True
+    names = ["0-" + "x" * 7000, "0-" + "y" * 7000, "0-" + "z" * 7000, *(f"0-{number}" for number in range(5))]
+    for name in names:
+        ring.submit(name)
+    ring.loop.scheduler.paused = False
+    ring.finish("detokenizer 0")
+    evidence = msgspec.msgpack.decode(ring.board.read_plan(1) or b"", type=PlanEvidence)
+    assert evidence.requests == names[: len(evidence.requests)] and evidence.requests
+
+
 def test_the_board_shows_load_and_the_plan_about_to_run(ring: Ring) -> None:
     ring.submit("0-a", max_tokens=50)
     status = ring.board.read(1)

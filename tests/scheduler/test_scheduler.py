@@ -229,6 +229,20 @@ def test_deadlines() -> None:
     assert bench.answer("0-runs").finish.error.code == "deadline_exceeded"  # type: ignore[union-attr]
 
 
+def test_far_deadlines_do_not_keep_requests_that_have_ended() -> None:
+    bench = make_bench(rows=2)
+    bench.submit("0-stays", PROMPT, 9, deadline_s=bench.now + 20_000.0)
+    bench.scheduler.paused = True
+    for number in range(700):
+        bench.submit(f"0-{number}", PROMPT, deadline_s=bench.now + 10_000.0)
+        bench.scheduler.abort(AbortRequest(f"0-{number}"), bench.now)
+        bench.turn()
+    assert len(bench.scheduler._deadlines) < 300
+    bench.now += 20_001.0
+    bench.turn()
+    assert bench.answer("0-stays").finish.error.code == "deadline_exceeded"  # type: ignore[union-attr]
+
+
 def test_a_failed_row_fails_its_request_alone() -> None:
     bench = make_bench()
     bench.executor.failing[100] = "NaN"
