@@ -58,13 +58,13 @@ def refusal(declared: ModelDeclaration) -> str | None:
         widths = (declared.hidden_size, attention.heads * attention.head_dim, feed_forward.intermediate_size)
         if any(width % GROUP for width in widths):
             return f"widths {widths} that are not multiples of {GROUP}"
-    return None
+    rotary_dims = {layer.attention.rotary.dim for layer in declared.layers if layer.attention.rotary is not None}
+    return "layers that rotate differently much" if len(rotary_dims) > 1 else None
 
 
 def _shape(layer: LayerDeclaration) -> tuple[object, ...]:
     attention, feed_forward = layer.attention, layer.feed_forward
     assert isinstance(attention, AttentionDeclaration) and isinstance(feed_forward, GatedDeclaration)
-    rotary_dim = None if attention.rotary is None else attention.rotary.dim
     return (
         attention.heads,
         attention.kv_heads,
@@ -73,7 +73,6 @@ def _shape(layer: LayerDeclaration) -> tuple[object, ...]:
         attention.qk_norm,
         attention.norm_epsilon,
         attention.logit_soft_cap,
-        rotary_dim if rotary_dim is not None else "any",
         feed_forward.intermediate_size,
         feed_forward.activation,
         layer.residual_multiplier,

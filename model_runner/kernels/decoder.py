@@ -9,6 +9,7 @@ import numpy
 import torch
 
 from model_runner.attention.interface import AttentionBackend, AttentionSpec, LayerKV
+from model_runner.attention.pages import page_bytes
 from model_runner.kernels.library import LayerStruct, LinearStruct, ModelStruct, StepStruct
 from model_runner.kernels.packing import Form, PackedWeight
 from model_runner.step import StepInputs
@@ -105,7 +106,7 @@ class CpuPages:
         self.values = torch.empty(0, dtype=torch.bfloat16)
 
     def bytes_per_page(self, layers: Sequence[LayerKV], page_size: int) -> int:
-        return sum(2 * layer.kv_heads * (layer.key_dim + layer.value_dim) * page_size for layer in layers)
+        return page_bytes(layers, page_size, torch.bfloat16)
 
     def make_pool(self, layers: Sequence[LayerKV], pages: int, page_size: int) -> None:
         """Zeroed bfloat16 pages of 16 tokens: [layers, pages, kv_heads, 16 * head_dim], for keys and for values."""

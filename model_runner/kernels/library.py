@@ -24,6 +24,8 @@ COMPILE_FLAGS = (
     "-pthread",
 )
 REQUIRED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
+NO_PROCESSOR = f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
+NO_COMPILER = "there is no C++ compiler (g++ or clang++) to build the CPU kernels with"
 
 
 class KernelsUnavailable(StartError):
@@ -140,9 +142,9 @@ def cpu_flags() -> frozenset[str]:
 def missing_for_build(processor_flags: frozenset[str]) -> str | None:
     """What this host lacks to build and run the kernels, or None."""
     if platform.machine() != "x86_64" or not processor_flags >= REQUIRED_CPU_FLAGS:
-        return f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
+        return NO_PROCESSOR
     if _find_compiler() is None:
-        return "there is no C++ compiler (g++ or clang++) to build the CPU kernels with"
+        return NO_COMPILER
     return None
 
 
@@ -155,11 +157,8 @@ def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:
 
     Raises KernelsUnavailable without a C++ compiler or the needed instructions, or when compilation fails.
     """
-    missing = REQUIRED_CPU_FLAGS - cpu_flags()
-    if platform.machine() != "x86_64" or missing:
-        raise KernelsUnavailable(
-            f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
-        )
+    if platform.machine() != "x86_64" or not cpu_flags() >= REQUIRED_CPU_FLAGS:
+        raise KernelsUnavailable(NO_PROCESSOR)
     flags = (*COMPILE_FLAGS, *more_flags)
     key = hashlib.sha256(" ".join(flags).encode() + " ".join(sorted(cpu_flags())).encode())
     for source in sorted(SOURCE_DIR.iterdir()):
@@ -172,7 +171,8 @@ def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:
 
 def _compile(target: Path, flags: tuple[str, ...]) -> None:
     compiler = _find_compiler()
-    assert compiler is not None
+    if compiler is None:
+        raise KernelsUnavailable(NO_COMPILER)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / target.name

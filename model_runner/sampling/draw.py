@@ -45,7 +45,7 @@ Way = Callable[[torch.Tensor, DrawParameters, torch.Tensor], torch.Tensor]
 
 Search = Callable[[torch.Tensor, DrawParameters], torch.Tensor | None]
 """(logits float32 [draws, vocab], their parameters) -> ids int64 [draws, any number], ascending until they repeat the
-first, among which is each draw's winner; None where so many are as good as equal that torch must look at all."""
+first, among which is each draw's winner; None if some draw has so many as good as equal that torch must look at all."""
 
 
 def draw(
@@ -88,6 +88,10 @@ def draw_searched(
 ) -> torch.Tensor:
     """From the ids that can win."""
     contenders = search(logits, parameters)
+    if contenders is None and len(logits) > 1:
+        # One by one: torch's cut may differ in its last bit, so a row must not get it for what another row holds.
+        draws = [(logits[row : row + 1], parameters.select(numpy.array([row]))) for row in range(len(logits))]
+        return torch.cat([draw_searched(one, its, vocabulary, survivors, search) for one, its in draws])
     if contenders is None:
         return draw(logits, parameters, vocabulary, survivors)
     if contenders.shape[1] == 1:

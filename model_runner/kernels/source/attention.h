@@ -16,7 +16,7 @@ namespace candor {
 
 constexpr int kPageTokens = 16;
 constexpr int kSplit = 512;
-#if defined(CANDOR_AVX512)
+#if defined(CANDOR_AVX512) || defined(CANDOR_EMULATE_VNNI)
 constexpr int kQueryTile = 12;
 #else
 constexpr int kQueryTile = 5;
@@ -36,17 +36,23 @@ struct KeyValuePages {
   uint16_t* value_page(int page, int head) const { return values + (static_cast<size_t>(page) * kv_heads + head) * head_size(); }
 };
 
+// NaN and infinities are kept as 0: a weight of 0 does not mask them, so they would spoil what the page's next owner does.
+inline uint16_t kept(float value) {
+  const uint16_t half = float_to_bf16(value);
+  return (half & 0x7f80) == 0x7f80 ? 0 : half;
+}
+
 inline void store_key(const KeyValuePages& kv, int page, int offset, int head, const float* key) {
   uint16_t* out = kv.key_page(page, head) + offset * 2;
   for (int d = 0; d < kv.dim; d += 2, out += kPageTokens * 2) {
-    out[0] = float_to_bf16(key[d]);
-    out[1] = float_to_bf16(key[d + 1]);
+    out[0] = kept(key[d]);
+    out[1] = kept(key[d + 1]);
   }
 }
 
 inline void store_value(const KeyValuePages& kv, int page, int offset, int head, const float* value) {
   uint16_t* out = kv.value_page(page, head) + static_cast<size_t>(offset / 2) * kv.dim * 2 + offset % 2;
-  for (int d = 0; d < kv.dim; ++d) out[d * 2] = float_to_bf16(value[d]);
+  for (int d = 0; d < kv.dim; ++d) out[d * 2] = kept(value[d]);
 }
 
 // What one split of one query amounts to.
@@ -198,12 +204,14 @@ inline void attend_split(const KeyValuePages& kv, int head, const int32_t* page_
   with_count(count, [&](auto queries_of) { queries_of.weigh(value_pages, page_count, kv.dim, scores, out); });
 }
 
-// The same for up to kTileQueries queries. A query whose positions do not reach into the split gets an empty state.
+// The same for up to kTileQueries queries. Those that do not reach into the split, or whose windows all begin behind it,
+// get an empty state.
 inline void attend_tile(const KeyValuePages& kv, int head, const int32_t* page_table, int split, const float* queries,
                         const int* positions, int count, const AttentionRule& rule, SplitState* out) {
   for (int n = 0; n < count; n += kQueryTile) {
     const int some = std::min(kQueryTile, count - n);
-    if (*std::max_element(positions + n, positions + n + some) < split * kSplit) {
+    const auto [lowest, highest] = std::minmax_element(positions + n, positions + n + some);
+    if (*highest < split * kSplit || (rule.window > 0 && *lowest - rule.window + 1 >= (split + 1) * kSplit)) {
       for (int i = n; i < n + some; ++i) out[i].sum = 0.0f;
       continue;
     }

@@ -172,8 +172,8 @@ inline void some_rows(int rows, const Stretch& stretch, size_t k, const Activati
     case 1: integer_tile<1, F, Wide>(stretch, k, x, row, totals); break;
     case 2: integer_tile<2, F, Wide>(stretch, k, x, row, totals); break;
     case 3: integer_tile<3, F, Wide>(stretch, k, x, row, totals); break;
-    case 4: integer_tile<4, F, Wide>(stretch, k, x, row, totals); break;
 #if defined(CANDOR_AVX512)
+    case 4: integer_tile<4, F, Wide>(stretch, k, x, row, totals); break;
     case 5: integer_tile<5, F, Wide>(stretch, k, x, row, totals); break;
     case 6: integer_tile<6, F, Wide>(stretch, k, x, row, totals); break;
     case 7: integer_tile<7, F, Wide>(stretch, k, x, row, totals); break;

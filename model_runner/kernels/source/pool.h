@@ -54,8 +54,9 @@ class Pool {
       cursor_.store(0, std::memory_order_relaxed);
       return;
     }
-    const int generation = generation_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == active_ - 1) {
+    // Read before arriving: once all have arrived, thread 0 may go on and change it while the others are still here.
+    const int team = active_, generation = generation_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == team - 1) {
       arrived_.store(0, std::memory_order_relaxed);
       cursor_.store(0, std::memory_order_relaxed);
       generation_.store(generation + 1, std::memory_order_release);

@@ -29,11 +29,11 @@ inline int32_t horizontal_sum(__m256i v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
-// exp(x) for x <= 88, relative error under 2e-7; below -87 the result is 0 (Cody-Waite reduction, degree 6).
+// exp(x) for x <= 88, relative error under 2e-7; below -87 the result is 0 (Cody-Waite reduction, degree 6). NaN stays NaN.
 inline __m256 exp8(__m256 x) {
   const __m256 low = _mm256_set1_ps(-87.3f);
   const __m256 dead = _mm256_cmp_ps(x, low, _CMP_LT_OQ);
-  x = _mm256_max_ps(x, low);
+  x = _mm256_max_ps(low, x);
   __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
   r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);

@@ -11,8 +11,10 @@ import torch
 
 from model_runner.attention.registry import build_attention
 from model_runner.inputs import InputBuilder, PlanRows
+from model_runner.kernels import build
 from model_runner.kernels.build import UnsupportedByKernelsError
 from model_runner.kernels.library import build_library
+from model_runner.kernels.support import DENSE_ARCHITECTURES
 from model_runner.models.registry import build_model
 from model_runner.step import CausalModel, StepInputs
 from protocol.ids import pack_ids
@@ -45,6 +47,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": GEMMA | {"attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0},
     "MistralForCausalLM": {"sliding_window": 20},
     "SeedOssForCausalLM": {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True},
+    "SmolLM3ForCausalLM": {"num_hidden_layers": 4},
+    "Phi3ForCausalLM": {"original_max_position_embeddings": 2048, "tie_word_embeddings": False},
+    "Olmo3ForCausalLM": {"num_hidden_layers": 4, "sliding_window": 24, "tie_word_embeddings": False},
+    "Gemma3ForCausalLM": GEMMA | {"num_hidden_layers": 2},
 }  # fmt: skip
 
 
@@ -99,6 +105,10 @@ class Harness:
         return self.builder.build(PlanRows.parse(plan), torch.zeros(8, dtype=torch.int64))
 
 
+def test_every_listed_architecture_is_tried() -> None:
+    assert set(FAMILIES) == DENSE_ARCHITECTURES
+
+
 def ids_of(count: int, seed: int = 0) -> list[int]:
     return [int(value) for value in numpy.random.default_rng(seed).integers(3, 200, count)]
 
@@ -141,6 +151,43 @@ def test_long_contexts_split_and_merge_alike(library: ctypes.CDLL, window: int |
     assert torch.equal(harness.logits((prompt[1299:], 1299, 1)), whole[1299:])
     crowd = [(prompt[1299:], 1299, 1)] * 7
     assert torch.equal(harness.logits(*crowd)[3:4], whole[1299:])
+
+
+def test_tiles_pass_over_splits_that_lie_before_some_of_their_windows(
+    emulating_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the tiles of AVX-512 and one query head per KV head, a tile's windows begin up to 36 tokens apart."""
+    monkeypatch.setattr(build, "load_library", lambda cache_dir: emulating_library)
+    config = config_of("MistralForCausalLM", "none", "cpu", "bfloat16")
+    settings = config.model.config | {"num_key_value_heads": 4, "sliding_window": 600}
+    harness = Harness(msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, config=settings)))
+    prompt = ids_of(1300)
+    whole = harness.logits((prompt, 0, 1))
+    for at in (1103, 1140, 1151, 1299):
+        assert torch.equal(harness.logits((prompt[at : at + 1], at, 1)), whole[at : at + 1])
+
+
+def test_nan_stays_with_its_row(library: ctypes.CDLL) -> None:
+    harness = Harness(config_of("Qwen2ForCausalLM", "none", "cpu"))
+    prompt = ids_of(20)
+    expected = harness.logits((prompt, 0, 1))
+    decoder = harness.model._decoder  # type: ignore[attr-defined]
+    of_token_1 = decoder.embedding.data.view(torch.float32).view(-1, decoder.hidden, 16)[0, :, 1]
+    sound = of_token_1.clone()
+    of_token_1[:] = torch.nan
+    assert harness.logits(([1] * 30, 0, 1)).isnan().all()
+    # The same pages, of which the second has values of the first row behind those of the new one.
+    of_token_1[:] = sound
+    assert torch.equal(harness.logits((prompt, 0, 1)), expected)
+
+
+def test_nan_of_queries_alone_is_not_lost(library: ctypes.CDLL) -> None:
+    harness = Harness(config_of("Qwen2ForCausalLM", "none", "cpu"))
+    prompt = ids_of(16)
+    harness.logits((prompt[:15], 0, 1))
+    with torch.inference_mode():
+        harness.model._decoder.layers[0].qkv.bias[3] = torch.nan  # type: ignore[attr-defined]
+    assert harness.logits((prompt[15:], 15, 1)).isnan().all()  # a whole page, of which no position is masked
 
 
 def test_a_shape_without_kernels_is_refused_by_name(library: ctypes.CDLL) -> None:

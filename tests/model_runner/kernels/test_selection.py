@@ -90,6 +90,22 @@ def test_spoiled_rows_spoil_no_other(search: ContenderSearch, asked: DrawParamet
     assert bool(((found >= 0) & (found < 3000)).all())
 
 
+def test_a_row_that_torch_must_look_at_leaves_the_others_to_the_search(search: ContenderSearch) -> None:
+    logits = logits_of(500, 2.0).contiguous()
+    logits[3] = 1.0
+    searched: list[int] = []
+
+    def watched(some: torch.Tensor, asked: DrawParameters) -> torch.Tensor | None:
+        found = search(some, asked)
+        searched.append(len(some) if found is not None else 0)
+        return found
+
+    vocabulary = torch.arange(500, dtype=torch.int32)
+    drawn = draw(logits, parameters(1e-30), vocabulary, search=watched)
+    assert torch.equal(drawn, draw(logits, parameters(1e-30), vocabulary))
+    assert searched == [0, *[int(row != 3) for row in range(ROWS)]]
+
+
 def test_few_contenders_are_left_of_a_vocabulary(search: ContenderSearch) -> None:
     contenders = search(logits_of(50_000, 2.0), parameters(1.0))
     assert contenders is not None

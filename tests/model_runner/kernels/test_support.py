@@ -1,10 +1,12 @@
 """What the supervisor is told about the CPU kernels, and that building agrees with it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from model_runner.kernels.library import cpu_flags
+from model_runner.kernels import library
+from model_runner.kernels.library import KernelsUnavailable, build_library, cpu_flags
 from model_runner.kernels.support import kernels_refusal
 
 FLAGS = frozenset({"avx2", "fma", "f16c"})
@@ -31,3 +33,11 @@ def test_no_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     assert "C++ compiler" in str(kernels_refusal("LlamaForCausalLM", SIZES, FLAGS | cpu_flags()))
+
+
+def test_building_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(library, "cpu_flags", lambda: FLAGS)
+    with pytest.raises(KernelsUnavailable, match=r"C\+\+ compiler"):
+        build_library(tmp_path)
