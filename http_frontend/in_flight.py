@@ -260,15 +260,15 @@ class InFlight:
 
     def abort(self, client_id: str | None) -> None:
         """`/abort_request`: the id as the client knows it, in whichever HTTP worker it lives; None aborts everything."""
-        if client_id is None:
-            self._broadcast(AbortRequest("", abort_all=True))
-            return
-        for request_id in list(self._flights):
-            if is_named(request_id, client_id):
+        # One by one, so that those which wait here are ended when they are sent.
+        for request_id in self._flights:
+            if client_id is None or is_named(request_id, client_id):
                 abort = AbortRequest(request_id)
                 self._recent_aborts.append(abort)
                 self._broadcast(abort)
-        if self._args.http_workers > 1:
+        if client_id is None:
+            self._broadcast(AbortRequest("", abort_all=True))
+        elif self._args.http_workers > 1:
             self._broadcast(AbortRequest("", client_id=client_id))
 
     def sweep(self) -> None:

@@ -41,6 +41,7 @@ class _Sent:
     at_s: float
 
 
+Unavailable = Literal["queue_full", "queue_timeout", "unavailable"]
 Refuse = Callable[[str, int, RequestError], Any]
 
 
@@ -101,7 +102,8 @@ class Dispatcher:
         for request_id, held in list(self._held.items()):
             if held.until_s <= now:
                 del self._held[request_id]
-                error = unavailable("no replica of the model came up in time", "unavailable")
+                code: Unavailable = "unavailable" if held.request.queue_timeout_s is None else "queue_timeout"
+                error = unavailable("no replica of the model came up in time", code)
                 self._refuse(request_id, held.request.attempt, error)
 
     def abort(self, abort: AbortRequest) -> list[tuple[str, int]]:
@@ -143,6 +145,6 @@ class Dispatcher:
             self._sent_to.popitem(last=False)
 
 
-def unavailable(message: str, code: Literal["queue_full", "unavailable"], retry_after_s: float = 5.0) -> RequestError:
+def unavailable(message: str, code: Unavailable, retry_after_s: float = 5.0) -> RequestError:
     """The 503 that only asks for patience."""
     return RequestError(message, status=503, type="service_unavailable_error", code=code, retry_after_s=retry_after_s)

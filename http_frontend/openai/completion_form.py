@@ -176,7 +176,7 @@ class CompletionForm:
             "index": index,
             "text": text,
             "logprobs": logprobs,
-            "finish_reason": "length" if shape.scores else finish.reason,
+            "finish_reason": finish.reason,
             "stop_reason": finish.matched,
             "matched_stop": finish.matched,
         }
@@ -197,7 +197,8 @@ class CompletionForm:
     def _end(self, choice: Choice, output: TextOutput) -> None:
         if output.finish is not None:
             refuse_abort(output.finish)
-            choice.finish = output.finish
+            # The one token that scoring draws is not part of the answer, nor is what it may have ended.
+            choice.finish = Finish("length") if self._shape.scores else output.finish
 
     def _count(self, batch: Batch) -> None:
         for position, output in batch:

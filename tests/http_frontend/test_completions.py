@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from http_frontend.openai.logprobs import FirstToken, Place, completion_logprobs
-from protocol.outputs import TokenLogprob
+from protocol.outputs import Finish, TokenLogprob
 from protocol.requests import TextPrompt, TokensPrompt
 from tests.http_frontend.fakes import PROMPT_TOKENS, Served, events
 
@@ -66,6 +66,14 @@ def test_echo_repeats_the_prompt_with_running_offsets(served: Served, stream: bo
     assert "".join(choice["text"] for choice in choices) == "XppppppHello world"
     offsets = [offset for choice in choices if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
     assert offsets == [*range(7), 7, 12, 16]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_scored_prompt_ends_by_length_whatever_was_drawn(served: Served, stream: bool) -> None:
+    served.ring.words, served.ring.finish = ["x"], Finish("stop", "x")
+    response = served.complete(max_tokens=0, echo=True, logprobs=0, stream=stream)
+    choice = events(response)[-2]["choices"][0] if stream else response.json()["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("length", None)
 
 
 def test_a_prompt_of_one_token_is_that_token(served: Served) -> None:

@@ -14,6 +14,7 @@ from protocol.errors import LOST, ErrorInfo
 from protocol.ids import unpack_ids
 from protocol.outputs import Finish, Refused, TextBatch
 from protocol.plan import PlanEvidence
+from protocol.requests import AbortRequest
 from tests.http_frontend.fakes import Served, chat_body, events
 from tests.http_frontend.scripted import crash, down, name_of, run, settle, until, up, word
 
@@ -304,6 +305,17 @@ def test_a_client_that_does_not_take_the_end_of_a_stream_is_cut(serve: Any, erro
 
     asyncio.run(main())
     assert served.front.in_flight.idle
+
+
+def test_aborting_everything_ends_what_waits_for_a_process(served: Served) -> None:
+    async def script(served: Served, call: asyncio.Task[httpx.Response]) -> None:
+        down(served, "scheduler")
+        served.front.in_flight.abort(None)
+        (request,) = served.ring.requests
+        assert AbortRequest(request.request_id) in served.ring.aborts
+        served.ring.handle(Refused(request.request_id, 1, ErrorInfo("aborted", 499, code="aborted")))
+
+    assert run(served, script).status_code == 499
 
 
 def test_aborting_by_the_clients_own_id(served: Served) -> None:

@@ -116,10 +116,12 @@ class Desk:
         self.outbox = outbox
         self.router = router("round_robin", replicas=replicas)
         self.refused: list[tuple[str, int, int]] = []
+        self.codes: list[str | None] = []
         self.dispatcher = Dispatcher(outbox, self.router, self._refuse, limit=limit, clock=self.clock)
 
     def _refuse(self, request_id: str, attempt: int, error: RequestError) -> None:
         self.refused.append((request_id, attempt, error.info.status))
+        self.codes.append(error.info.code)
 
     def send(self, request_id: str, forced: int | None = None, **fields: Any) -> None:
         self.dispatcher.send(EngineRequest(request_id, pack_ids([1]), SamplingParameters(), **fields), forced)
@@ -162,6 +164,7 @@ def test_the_wait_is_bounded(new_outbox: Any) -> None:
     desk.clock.now = HOLD_S
     desk.dispatcher.expire()
     assert desk.refused == [("0-a", 0, 503), ("0-b", 4, 503)]
+    assert desk.codes == ["queue_timeout", "unavailable"]
 
 
 def test_a_newer_attempt_takes_the_place_of_an_older_one(new_outbox: Any) -> None:
