@@ -35,7 +35,7 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
 
 
 async def _serve(config: EngineConfig, spec: ProcessSpec) -> int:
-    links = Links(spec, on_garbage=lambda reason: logger.warning("a frame that is no message was dropped: %s", reason))
+    links = Links(spec, on_garbage=lambda reason: logger.error("a message that can't be read: %s", reason))
     board = StatusBoard.open(spec.board_path)
     executor = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="prepare")
     try:
