@@ -64,7 +64,7 @@ class Admission:
 
 
 def timeout_error(message: str) -> ErrorInfo:
-    return ErrorInfo(message, 408, "timeout_error", code="deadline_exceeded")
+    return ErrorInfo(message, 408, "timeout_error", code="timeout")
 
 
 def queue_timeout_error() -> ErrorInfo:

@@ -48,6 +48,10 @@ SLOWDOWN = 2.0
 ALIKE = 2
 """Numbers of streams within this factor of each other take about the same time."""
 
+MOST_HELD_BACK = 2
+"""Steps in a row without prompts. An even number: where a suspect and everybody else take turns, no two steps are alike,
+and both must get theirs."""
+
 
 class ChunkLimit:
     """Prompt tokens per step while streams are running: as many as fit into `--max-itl-ms` or, without the flag, into
@@ -60,13 +64,16 @@ class ChunkLimit:
         self._token_us: float | None = None
         self._streams_us = 0.0
         self._streams = 0
+        self._held_back = 0
 
     def tokens(self, streams: int) -> int:
         """Beside so many streams; 0 where a step without prompts has yet to show what they take."""
         if not streams or self._token_us is None:
             return self._largest
-        if not self._streams <= ALIKE * streams <= ALIKE**2 * self._streams:
+        if not self._streams <= ALIKE * streams <= ALIKE**2 * self._streams and self._held_back < MOST_HELD_BACK:
+            self._held_back += 1
             return 0
+        self._held_back = 0
         limit_us = SLOWDOWN * self._streams_us if self._limit_us is None else self._limit_us
         return min(self._largest, max(self._smallest, int((limit_us - self._streams_us) / self._token_us)))
 

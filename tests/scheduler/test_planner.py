@@ -210,6 +210,17 @@ def test_chunks_beside_streams_are_held_to_what_steps_take() -> None:
     assert limit.tokens(streams=1) == 99
 
 
+def test_streams_that_change_with_every_step_do_not_keep_prompts_waiting() -> None:
+    limit = ChunkLimit(largest=1024, max_itl_ms=None, page_size=16)
+    limit.observe(prompt_tokens=100, streams=0, step_us=10_000)
+    served = set()
+    for streams in (1, 8) * 6:
+        if limit.tokens(streams):
+            served.add(streams)
+        limit.observe(prompt_tokens=0, streams=streams, step_us=1000 * streams)
+    assert served == {1, 8}
+
+
 def test_a_given_latency_takes_the_place_of_the_measured_one() -> None:
     limit = ChunkLimit(largest=1024, max_itl_ms=50.0, page_size=16)
     limit.observe(prompt_tokens=100, streams=0, step_us=10_000)

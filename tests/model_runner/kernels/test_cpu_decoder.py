@@ -50,7 +50,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "SmolLM3ForCausalLM": {"num_hidden_layers": 4},
     "Phi3ForCausalLM": {"original_max_position_embeddings": 2048, "tie_word_embeddings": False},
     "Olmo3ForCausalLM": {"num_hidden_layers": 4, "sliding_window": 24, "tie_word_embeddings": False},
-    "Gemma3ForCausalLM": GEMMA | {"num_hidden_layers": 2},
+    "Gemma3ForCausalLM": GEMMA | {"num_hidden_layers": 2, "sliding_window_pattern": 2},
 }  # fmt: skip
 
 
