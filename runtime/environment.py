@@ -38,6 +38,7 @@ class Environment:
     `cache_folder` (CANDOR_CACHE) keeps fetched models and converted tokenizers. `run_folder` (CANDOR_RUN_FOLDER) is where
     the private run directory is made. `omp_threads` (OMP_NUM_THREADS) are the compute threads unless --threads says so.
     `cuda_visible_devices` (CUDA_VISIBLE_DEVICES) is torch's to interpret; here an empty one means: no GPU.
+    `compiler` (CXX) compiles the CPU kernels; None: g++ or clang++, whichever is there.
     `supervisor_pid` (CANDOR_SUPERVISOR_PID) is set by the supervisor for its children: whom they must not survive.
 
     `lws_...` (LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX) are a Kubernetes LeaderWorkerSet's word on which pod
@@ -49,6 +50,7 @@ class Environment:
     run_folder: Path | None = None
     omp_threads: int | None = None
     cuda_visible_devices: str | None = None
+    compiler: str | None = None
     supervisor_pid: int | None = None
     lws_leader_address: str | None = None
     lws_group_size: int = 1
@@ -66,6 +68,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "CANDOR_RUN_FOLDER": ("run_folder", _path),
     "OMP_NUM_THREADS": ("omp_threads", _positive),
     "CUDA_VISIBLE_DEVICES": ("cuda_visible_devices", str),
+    "CXX": ("compiler", str),
     "CANDOR_SUPERVISOR_PID": ("supervisor_pid", _positive),
     "LWS_LEADER_ADDRESS": ("lws_leader_address", str),
     "LWS_GROUP_SIZE": ("lws_group_size", _positive),

@@ -2,13 +2,13 @@
 
 import ctypes
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from runtime.environment import read_environment
 from runtime.start_error import StartError
 
 SOURCE_DIR = Path(__file__).parent / "source"
@@ -25,7 +25,7 @@ COMPILE_FLAGS = (
 )
 REQUIRED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
 NO_PROCESSOR = f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
-NO_COMPILER = "there is no C++ compiler (g++ or clang++) to build the CPU kernels with"
+NO_COMPILER = "there is no C++ compiler (CXX, or else g++ or clang++) to build the CPU kernels with"
 
 
 class KernelsUnavailable(StartError):
@@ -149,7 +149,8 @@ def missing_for_build(processor_flags: frozenset[str]) -> str | None:
 
 
 def _find_compiler() -> str | None:
-    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    named = read_environment().compiler
+    return shutil.which(named) if named else shutil.which("g++") or shutil.which("clang++")
 
 
 def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:

@@ -2,6 +2,7 @@
 need, is loaded once and is in memory once."""
 
 import faulthandler
+import gc
 import importlib
 import os
 import signal
@@ -46,4 +47,6 @@ def _work(parent: int, input_read: int, output_write: int) -> None:
     os.dup2(input_read, 0)
     os.dup2(output_write, 1)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    importlib.import_module("scheduler.grammar.compile_worker").main()
+    worker = importlib.import_module("scheduler.grammar.compile_worker")
+    gc.enable()  # the scheduler forked with its own switched off
+    worker.main()

@@ -41,3 +41,11 @@ def test_building_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(library, "cpu_flags", lambda: FLAGS)
     with pytest.raises(KernelsUnavailable, match=r"C\+\+ compiler"):
         build_library(tmp_path)
+
+
+def test_a_compiler_that_is_named_and_not_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    assert "C++ compiler" in str(kernels_refusal("LlamaForCausalLM", SIZES, FLAGS | cpu_flags()))
+    monkeypatch.setattr(library, "cpu_flags", lambda: FLAGS)
+    with pytest.raises(KernelsUnavailable, match="CXX"):
+        build_library(tmp_path)
