@@ -117,8 +117,17 @@ def _description(args: ServerArgs, found: _Checkpoint) -> ModelDescription:
         tokenizer_config=tokenizer_config,
         stored_as=found.stored_as,
         infill=find_infill(vocabulary),
-        generation_defaults={name: generation[name] for name in _SAMPLING_DEFAULTS if generation.get(name) is not None},
+        generation_defaults=_sampling_defaults(generation),
     )
+
+
+def _sampling_defaults(generation: dict[str, Any]) -> dict[str, float]:
+    """What generation_config.json says of sampling; ValueError names what is no number."""
+    stated = {name: generation[name] for name in _SAMPLING_DEFAULTS if generation.get(name) is not None}
+    for name, value in stated.items():
+        if isinstance(value, bool) or not isinstance(value, int if name == "top_k" else int | float):
+            raise ValueError(f"{name} in generation_config.json is {value!r}, which is not a number of its kind")
+    return stated
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

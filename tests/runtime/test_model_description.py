@@ -105,6 +105,8 @@ def test_where_templates_come_from(tmp_path: Path) -> None:
         ("config.json", "[]", "config.json does not hold a JSON object"),
         ("config.json", "", "config.json is not valid JSON"),
         ("tokenizer.json", "{}", "is not a tokenizer"),
+        ("generation_config.json", '{"temperature": "0.7"}', "temperature in generation_config.json is '0.7'"),
+        ("generation_config.json", '{"top_k": 1.5}', "top_k in generation_config.json is 1.5"),
     ],
 )
 def test_broken_files_are_named(checkpoint: Path, file: str, content: str, sentence: str) -> None:
