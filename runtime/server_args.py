@@ -132,7 +132,7 @@ class ServerArgs:
     disable_radix_cache: bool = flag(False, "compute every prompt anew", group="engine")
     max_itl_ms: float | None = flag(
         None,
-        "hold prompt chunks to this inter-token latency of running streams (default: twice what they take alone)",
+        "hold prompt chunks to this inter-token latency of running streams (default: 1.5 of what they take alone)",
         group="engine",
     )
     deterministic: bool = flag(False, "logits independent of the batch, at some cost", group="engine")

@@ -42,7 +42,7 @@ class GrowthReserve:
         return total
 
 
-SLOWDOWN = 2.0
+SLOWDOWN = 1.5
 """How much longer than without them a step with prompts may take, unless `--max-itl-ms` says a time."""
 
 ALIKE = 2
@@ -54,8 +54,8 @@ and both must get theirs."""
 
 
 class ChunkLimit:
-    """Prompt tokens per step while streams are running: as many as fit into `--max-itl-ms` or, without the flag, into
-    twice the time of the streams alone. What streams and prompt tokens take is what steps were seen to take."""
+    """Prompt tokens per step while streams are running: as many as fit into `--max-itl-ms` or, without the flag, into one
+    and a half times what the streams alone take. What streams and prompt tokens take is what steps were seen to take."""
 
     def __init__(self, largest: int, max_itl_ms: float | None, page_size: int) -> None:
         self._largest = largest

@@ -195,19 +195,19 @@ def test_chunks_beside_streams_are_held_to_what_steps_take() -> None:
     limit.observe(prompt_tokens=100, streams=0, step_us=10_000)
     assert limit.tokens(streams=4) == 0, "first a step shows what they take alone"
     limit.observe(prompt_tokens=0, streams=4, step_us=8000)
-    assert limit.tokens(streams=4) == 80
-    assert limit.tokens(streams=8) == limit.tokens(streams=2) == 80
+    assert limit.tokens(streams=4) == 40
+    assert limit.tokens(streams=8) == limit.tokens(streams=2) == 40
     assert limit.tokens(streams=9) == limit.tokens(streams=1) == 0
     assert limit.tokens(streams=0) == 1024
-    limit.observe(prompt_tokens=80, streams=4, step_us=8000 + 80 * 300)
-    assert limit.tokens(streams=4) == 40, "behind long contexts a token costs more"
+    limit.observe(prompt_tokens=40, streams=4, step_us=8000 + 40 * 300)
+    assert limit.tokens(streams=4) == 20, "behind long contexts a token costs more"
     for _ in range(10):
         limit.observe(prompt_tokens=40, streams=4, step_us=1_000_000)
     assert limit.tokens(streams=4) == 16, "a page always gets through"
     limit.observe(prompt_tokens=0, streams=1, step_us=3000)
     for _ in range(20):
         limit.observe(prompt_tokens=16, streams=1, step_us=3000 + 16 * 30)
-    assert limit.tokens(streams=1) == 99
+    assert limit.tokens(streams=1) == 49
 
 
 def test_streams_that_change_with_every_step_do_not_keep_prompts_waiting() -> None:
