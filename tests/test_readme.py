@@ -20,6 +20,7 @@ OTHER_TOOLS_FLAGS = {
     "--fix",
     "--no-verify",
     *("--pid", "--concurrency", "--requests", "--rows", "--rounds", "--output-len", "--model"),  # benchmarks
+    *("--engine", "--workloads", "--alias", "--no-kv-unified"),  # benchmarks/compare.py and llama-server
     *("--wheels", "--skip-speed"),  # benchmarks/gpu_check.sh
 }
 
