@@ -45,6 +45,10 @@ class GrammarStart:
 
     def begin(self) -> None:
         """Builds the backend in a thread."""
+        if self._config.model_impl == "transformers":
+            # The grammar library imports it as well, and it puts another module in its place at the end of its import:
+            # who asks for it meanwhile keeps the half that is thrown away. So it is whole before there are two threads.
+            importlib.import_module("transformers")
         pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-start")
         self._begun = pool.submit(self._build)
         pool.shutdown(wait=False)

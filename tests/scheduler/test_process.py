@@ -1,9 +1,11 @@
 """The loop over real sockets, in one thread: messages in by the links, answers out by the links, evidence on the board."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -30,7 +32,7 @@ from protocol.sampling import SamplingParameters
 from runtime.channels import Inbox, Links, Outbox
 from runtime.engine_config import EngineConfig, ProcessSpec
 from runtime.status_board import StatusBoard
-from scheduler import process
+from scheduler import executor, process
 from scheduler.executor import GrammarStart
 from scheduler.grammar.interface import GrammarBackend
 from scheduler.process import SchedulerLoop
@@ -283,3 +285,23 @@ def test_the_first_steps_leave_nothing_behind(ring: Ring) -> None:
     ring.submit("0-a")
     (output,) = [o for m in ring.finish("detokenizer 0") if isinstance(m, StepOutput) for o in m.outputs if o.finish]
     assert output.finish is not None and output.finish.reason == "length"
+
+
+@pytest.mark.parametrize("model_impl", ["native", "transformers"])
+def test_what_model_and_grammars_both_import_is_whole_before_there_are_two_threads(
+    model_impl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def import_module(name: str) -> Any:
+        asked.append((threading.current_thread().name, name))
+        return SimpleNamespace(
+            XGrammarBackend=lambda config, worker: SimpleNamespace(wait_ready=lambda timeout_s: True)
+        )
+
+    monkeypatch.setattr(executor, "importlib", SimpleNamespace(import_module=import_module))
+    start = GrammarStart(msgspec.structs.replace(make_config(), model_impl=model_impl))
+    start.begin()
+    start.take().result(timeout=30)
+    before = [(threading.current_thread().name, "transformers")] if model_impl == "transformers" else []
+    assert asked == [*before, ("grammar-start_0", "scheduler.grammar.backend")]
