@@ -70,7 +70,7 @@ class ChunkLimit:
         """Beside so many streams; 0 where a step without prompts has yet to show what they take."""
         if not streams or self._token_us is None:
             return self._largest
-        if not self._streams <= ALIKE * streams <= ALIKE**2 * self._streams and self._held_back < MOST_HELD_BACK:
+        if not self._are_alike(streams) and self._held_back < MOST_HELD_BACK:
             self._held_back += 1
             return 0
         self._held_back = 0
@@ -82,9 +82,12 @@ class ChunkLimit:
         if not step_us:
             return
         if not prompt_tokens:
-            alike = self._streams <= ALIKE * streams <= ALIKE**2 * self._streams
-            self._streams_us = (self._streams_us + step_us) / 2 if alike else step_us
+            self._streams_us = (self._streams_us + step_us) / 2 if self._are_alike(streams) else step_us
             self._streams = streams
         elif prompt_tokens >= self._smallest and (not streams or self._streams):
             token_us = max(1.0, step_us - (self._streams_us if streams else 0.0)) / prompt_tokens
             self._token_us = token_us if self._token_us is None else (self._token_us + token_us) / 2
+
+    def _are_alike(self, streams: int) -> bool:
+        """Whether so many streams take about what is known of the last number of them."""
+        return self._streams <= ALIKE * streams <= ALIKE**2 * self._streams

@@ -136,8 +136,6 @@ def special_tokens(model: ModelDescription) -> dict[str, str]:
     found = {}
     for name in _SPECIAL_NAMES:
         value = model.tokenizer_config.get(name)
-        if isinstance(value, dict):  # tokenizer_config.json may spell a token with its flags
-            value = value.get("content")
         if isinstance(value, str):
             found[name] = value
     return found

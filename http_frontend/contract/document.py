@@ -74,8 +74,9 @@ def contract_json(config: EngineConfig, template: Any = None) -> dict[str, Any]:
                 name: getattr(args, name)
                 for name in (
                     "strict", "context_overflow", "greedy_n", "unknown_model", "stray_stream_options", "chat_template",
-                    "sampling_defaults", "schedule_policy", "json_whitespace", "unknown_tools", "exclude_tools_when_none", "deterministic",
-                    "trust_request_chat_template", "reasoning_field", "stream_response_default_include_usage", "recovery",
+                    "sampling_defaults", "schedule_policy", "json_whitespace", "unknown_tools",
+                    "exclude_tools_when_none", "deterministic", "trust_request_chat_template", "reasoning_field",
+                    "stream_response_default_include_usage", "recovery",
                 )
             },
         },

@@ -31,10 +31,6 @@ struct Stretch {
 template <bool Wide>
 constexpr int kUnpackedBytes = kGroup * kPanel * (Wide ? 2 : 1);  // of a group
 
-// Unpacking is done in halves of a line, with AVX2 everywhere.
-inline __m256i half_at(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline void put_half(uint8_t* p, __m256i a) { _mm256_store_si256(reinterpret_cast<__m256i*>(p), a); }
-
 // Bytes of a quad to 16 bits: k 0 and 1 to `first`, 2 and 3 to `second`, a line further on.
 template <bool Signed>
 inline void put_pairs(uint8_t* first, __m256i bytes) {
@@ -48,8 +44,8 @@ inline void put_pairs(uint8_t* first, __m256i bytes) {
     a = _mm256_srai_epi16(a, 8);
     b = _mm256_srai_epi16(b, 8);
   }
-  put_half(first, a);
-  put_half(first + 64, b);
+  store_half(first, a);
+  store_half(first + 64, b);
 }
 
 template <bool Wide>
@@ -57,14 +53,14 @@ inline void unpack_int4(const uint8_t* block, uint8_t* to) {
   const __m256i nibble = _mm256_set1_epi8(0x0f);
   for (int j = 0; j < 4; ++j)
     for (int half = 0; half < 64; half += 32) {
-      const __m256i line = half_at(block + j * 64 + half);
+      const __m256i line = load_half(block + j * 64 + half);
       const __m256i low = _mm256_and_si256(line, nibble), high = _mm256_and_si256(_mm256_srli_epi16(line, 4), nibble);
       if constexpr (Wide) {
         put_pairs<false>(to + j * 128 + half, low);
         put_pairs<false>(to + (j + 4) * 128 + half, high);
       } else {
-        put_half(to + j * 64 + half, low);
-        put_half(to + (j + 4) * 64 + half, high);
+        store_half(to + j * 64 + half, low);
+        store_half(to + (j + 4) * 64 + half, high);
       }
     }
 }
@@ -73,9 +69,9 @@ template <bool Wide>
 inline void unpack_int8(const uint8_t* block, uint8_t* to) {
   for (int j = 0; j < 8; ++j)
     for (int half = 0; half < 64; half += 32) {
-      const __m256i line = half_at(block + j * 64 + half);
+      const __m256i line = load_half(block + j * 64 + half);
       if constexpr (Wide) put_pairs<true>(to + j * 128 + half, line);
-      else put_half(to + j * 64 + half, _mm256_xor_si256(line, _mm256_set1_epi8(static_cast<char>(0x80))));
+      else store_half(to + j * 64 + half, _mm256_xor_si256(line, _mm256_set1_epi8(static_cast<char>(0x80))));
     }
 }
 

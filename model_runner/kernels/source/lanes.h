@@ -66,6 +66,10 @@ inline void pairs16(const void* p, F32x16& even, F32x16& odd) {
 
 #endif
 
+// Half a line of small integers, with AVX2 everywhere.
+inline __m256i load_half(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline void store_half(uint8_t* p, __m256i a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
+
 // Sixteen sums of 32 bits, and exact dot products of small integers that add to them.
 #if defined(CANDOR_AVX512)
 #define CANDOR_VNNI 1
@@ -92,9 +96,6 @@ inline I32x16 quad_dot(I32x16 sum, const uint8_t* weights, int32_t quad) {
 struct I32x16 {
   __m256i low, high;
 };
-
-inline __m256i load_half(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline void store_half(uint8_t* p, __m256i a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
 
 inline I32x16 all_int16(int32_t x) {
   const __m256i v = _mm256_set1_epi32(x);
