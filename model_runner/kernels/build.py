@@ -237,7 +237,7 @@ def _layer(
         post_attention_norm=norm(layer.attention_output_norm),
         mlp_norm=norm(layer.feed_forward_norm),
         gate_up=packer.linear(mlp, halves, hidden, bias=feed_forward.bias, gated=True),
-        down=packer.linear(mlp, [RowBlock("down_proj", hidden)], size, bias=feed_forward.bias),
+        down=packer.linear(mlp, [RowBlock("down_proj", hidden)], size, bias=feed_forward.bias, activation_bits=16),
         post_mlp_norm=norm(layer.feed_forward_output_norm),
         sliding_window=attention.sliding_window,
     )
