@@ -9,18 +9,19 @@
 #include <immintrin.h>
 #include <sched.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
 #include <vector>
 
+#include "team_size.h"
+
 namespace candor {
 
 class Pool {
  public:
-  explicit Pool(int threads) : threads_(threads), active_(threads) {
+  explicit Pool(int threads) : threads_(threads), size_(threads), active_(threads) {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
   }
 
@@ -30,22 +31,25 @@ class Pool {
     for (auto& worker : workers_) worker.join();
   }
 
-  // How many threads there are, and how many take part in the current job (or will in the next).
+  // How many threads there are, and how many take part in the current job.
   int threads() const { return threads_; }
   int active() const { return active_; }
 
   // Runs job(thread) on every active thread, the caller being thread 0; returns when all are done.
   void run(const std::function<void(int)>& job) {
+    const auto began = Clock::now();
+    size_.begin(began);
+    active_ = size_.active();
     cursor_.store(0, std::memory_order_relaxed);
     if (active_ > 1) {
       job_ = &job;
       publish();
     }
     waited_ = Clock::duration::zero();
-    const auto began = Clock::now();
     job(0);
     barrier(0);
-    adapt(Clock::now() - began);
+    const auto ended = Clock::now();
+    size_.end(ended, ended - began, waited_);
   }
 
   // All threads of the job meet here; afterwards `take` starts from zero again.
@@ -76,39 +80,15 @@ class Pool {
   int take() { return cursor_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = TeamSize::Clock;
 
   static constexpr int kSpins = 1500;
   static constexpr long kMostThreads = 4096;
-  static constexpr int kFirstPause = 16, kLongestPause = 128;  // jobs that a shrunken team runs before it grows again
 
   // The number of a job carries the size of its team: a thread that wakes late must not judge by the next one's.
   void publish() {
     job_number_.store((job_number_.load(std::memory_order_relaxed) / kMostThreads + 1) * kMostThreads + active_, std::memory_order_release);
     job_number_.notify_all();
-  }
-
-  // A team whose recent jobs spent half their time waiting for threads without a core is better off half as large for a
-  // while. One bad job is no reason: every now and then another process needs a core for a moment.
-  void adapt(Clock::duration took) {
-    if (threads_ == 1) return;
-    if (active_ > 1) {
-      const float share = static_cast<float>(waited_.count()) / static_cast<float>(std::max<Clock::rep>(1, took.count()));
-      waiting_ += (share - waiting_) / 8;
-      if (waiting_ > 0.5f) {
-        active_ = std::max(1, active_ / 2);
-        left_ = pause_;
-        pause_ = std::min(pause_ * 2, kLongestPause);
-        waiting_ = 0.0f;
-        return;
-      }
-      if (active_ == threads_ && waiting_ < 0.25f) pause_ = std::max(kFirstPause, pause_ - 4);
-    }
-    if (active_ < threads_ && --left_ <= 0) {
-      active_ = std::min(threads_, active_ * 2);
-      left_ = pause_;
-      waiting_ = 0.0f;
-    }
   }
 
   void work(int thread) {
@@ -127,10 +107,9 @@ class Pool {
   }
 
   const int threads_;
+  TeamSize size_;
   int active_;  // changes between jobs only
-  int left_ = 0, pause_ = kFirstPause;
   Clock::duration waited_{};  // by the caller, in the current job
-  float waiting_ = 0.0f;      // share of recent jobs, a moving average
   std::vector<std::thread> workers_;
   const std::function<void(int)>* job_ = nullptr;
   alignas(64) std::atomic<long> job_number_{0};
