@@ -75,6 +75,12 @@ BOARD_GAUGES = {
     "kv_pages_cached": ("cached_pages", "pages that the prefix cache holds"),
     "scheduler_steps": ("steps", "steps of the schedulers so far"),
 }
+STATE_COUNTERS = {
+    "retractions": ("retractions", "requests whose pages were taken back"),
+    "spec_decode_num_draft_tokens": ("drafted_tokens", "guessed tokens that were computed"),
+    "spec_decode_num_accepted_tokens": ("accepted_draft_tokens", "guessed tokens that were drawn"),
+}
+"""Of each scheduler's words on its state: the key, and what it counts."""
 
 
 class Metrics:
@@ -175,12 +181,14 @@ class Metrics:
             yield gauge
         labels = ["model_name", "replica"]
         bias = GaugeMetricFamily(PREFIX + "logit_bias_bytes", "bytes of logit bias matrices", labels=labels)
-        retractions = CounterMetricFamily(PREFIX + "retractions", "requests whose pages were taken back", labels=labels)
         for replica, state in states.items():
             bias.add_metric([*model, str(replica)], float(state.get("model_runner", {}).get("logit_bias_bytes", 0)))
-            retractions.add_metric([*model, str(replica)], float(state.get("retractions", 0)))
         yield bias
-        yield retractions
+        for name, (key, text) in STATE_COUNTERS.items():
+            counter = CounterMetricFamily(PREFIX + name, text, labels=labels)
+            for replica, state in states.items():
+                counter.add_metric([*model, str(replica)], float(state.get(key, 0)))
+            yield counter
 
 
 class _Collected:

@@ -188,6 +188,13 @@ def _check_numbers(args: ServerArgs) -> None:
         raise StartError(f"--mem-fraction-static must be above 0 and at most 1, not {args.mem_fraction_static}")
     if args.lookahead is not None and args.lookahead not in (0, 1):
         raise StartError(f"--lookahead must be 0 or 1, not {args.lookahead}")
+    if args.speculative_num_draft_tokens < 1:
+        raise StartError(
+            f"--speculative-num-draft-tokens must be 1 or more, not {args.speculative_num_draft_tokens};"
+            " --speculative-algorithm none turns speculation off"
+        )
+    if args.speculative_algorithm == "ngram" and args.lookahead:
+        raise StartError("--speculative-algorithm ngram guesses from results: it does not go with --lookahead 1")
     if args.max_running_per_key is not None and not args.api_key:
         raise StartError("--max-running-per-key counts by API key: give keys with --api-key")
     if (args.ssl_certfile is None) != (args.ssl_keyfile is None):

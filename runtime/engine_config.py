@@ -79,6 +79,8 @@ class EngineConfig(msgspec.Struct, frozen=True):
     """Markers of the tool-call format that are one token each in the model's vocabulary; None: nobody has looked."""
     parser_warnings: tuple[str, ...] = ()
     """Why a parser that was asked for looks wrong for this model."""
+    draft_tokens: int = 0
+    """Most guessed tokens of one row in a step; 0: no speculation."""
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):

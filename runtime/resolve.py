@@ -75,6 +75,7 @@ def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
         raise StartError(
             f"--max-batch-tokens {max_batch} can't hold one token of each of {max_running} running requests"
         )
+    draft_tokens = _draft_tokens(args, attention_backend, decisions)
     return EngineConfig(
         args=args,
         model=_with_context(model, context_length),
@@ -89,13 +90,25 @@ def resolve(given: Given, *, run_dir: str, version: str) -> EngineConfig:
         max_running_requests=max_running,
         max_batch_tokens=max_batch,
         chunked_prefill_size=min(chunk, max_batch),
-        lookahead=_chosen(args.lookahead, 0 if device == "cpu" else 1, "lookahead", decisions),
+        lookahead=_chosen(args.lookahead, 0 if device == "cpu" or draft_tokens else 1, "lookahead", decisions),
         threads=_threads(given, decisions),
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         version=version,
         decisions=tuple(decisions.lines),
+        draft_tokens=draft_tokens,
     )
+
+
+def _draft_tokens(args: ServerArgs, attention_backend: AttentionBackend, decisions: Decisions) -> int:
+    """By default only where a token's logits do not depend on what is computed beside it: answers stay the same there."""
+    if args.speculative_algorithm == "ngram":
+        decisions.note("speculation", "ngram", "asked for")
+        return args.speculative_num_draft_tokens
+    if args.speculative_algorithm == "auto" and attention_backend == "cpu" and not args.lookahead:
+        decisions.note("speculation", "ngram", "with the CPU kernels it changes no answer")
+        return args.speculative_num_draft_tokens
+    return 0
 
 
 def _device(args: ServerArgs, hardware: Hardware, decisions: Decisions) -> Device:

@@ -129,6 +129,10 @@ class ServerArgs:
     evict_low_priority: bool = flag(False, "a full queue drops its lowest priority for a higher one", group="engine")
     disable_cuda_graph: bool = flag(False, "launch the kernels of decode steps one by one", group="engine")
     lookahead: int | None = flag(None, "steps planned ahead of results (default: 0 on CPU, 1 on CUDA)", group="engine")
+    speculative_algorithm: Literal["auto", "ngram", "none"] = flag(
+        "auto", "guess tokens from the text so far, keep what is drawn (auto: ngram on the CPU kernels)", group="engine"
+    )
+    speculative_num_draft_tokens: int = flag(8, "most guessed tokens of one row in a step", group="engine")
     disable_radix_cache: bool = flag(False, "compute every prompt anew", group="engine")
     max_itl_ms: float | None = flag(
         None,

@@ -84,6 +84,8 @@ class ControlDesk:
             "steps": scheduler.planner.step,
             "generated_tokens": scheduler.results.generated_tokens,
             "retractions": scheduler.planner.retractions,
+            "drafted_tokens": scheduler.planner.speculation.drafted_tokens,
+            "accepted_draft_tokens": scheduler.planner.speculation.accepted_tokens,
             "growth_ratio": scheduler.planner.reserve.ratio,
             "books_repaired": scheduler.books_repaired,
             "paused": scheduler.paused,

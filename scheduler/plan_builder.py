@@ -9,10 +9,23 @@ from scheduler.sequence import Sequence
 class StepRecord:
     """Who the rows of a launched step are, and how far each will be when the step has run.
 
-    `draws` may be any number per row: 0 for a prompt chunk or a prompt that is only scored, 1 usually.
+    `draws` may be any number per row: 0 for a prompt chunk or a prompt that is only scored, 1 usually, one more for each
+    id of the row's draft. `ends` leave drafts out.
     """
 
-    __slots__ = ("decode_rows", "draws", "ends", "masked", "prompt_tokens", "rows", "scored", "step", "suspect")
+    __slots__ = (
+        "decode_rows",
+        "drafted",
+        "drafts",
+        "draws",
+        "ends",
+        "masked",
+        "prompt_tokens",
+        "rows",
+        "scored",
+        "step",
+        "suspect",
+    )
 
     def __init__(self, step: int, suspect: bool) -> None:
         self.step = step
@@ -20,10 +33,12 @@ class StepRecord:
         self.rows: list[Sequence] = []
         self.ends: list[int] = []
         self.draws: list[int] = []
+        self.drafts: dict[int, list[int]] = {}
         self.masked: list[Sequence] = []
         self.scored: list[Sequence] = []
         self.prompt_tokens = 0
         self.decode_rows = 0
+        self.drafted = 0
 
     def request_ids(self) -> list[str]:
         return list(dict.fromkeys(sequence.request.id for sequence in self.rows))
@@ -60,12 +75,15 @@ class PlanBuilder:
             )
         )
 
-    def add(self, sequence: Sequence, count: int, draws: int) -> None:
-        """A row that feeds the next `count` ids of the choice and draws `draws` times; its pages are there."""
+    def add(self, sequence: Sequence, count: int, draws: int, draft: list[int] | None = None) -> None:
+        """A row that feeds the next `count` ids of the choice and draws `draws` times, and once more after each id of the
+        draft, which follows its last; its pages are there."""
         record, context, tokens = self.record, sequence.planned, sequence.tokens
         end = context + count
+        drafted = len(draft) if draft else 0
+        draws += drafted
         self._slots.append(sequence.slot)
-        self._new_tokens.append(count)
+        self._new_tokens.append(count + drafted)
         self._context.append(context)
         self._draws.append(draws)
         if context >= len(tokens):
@@ -74,6 +92,10 @@ class PlanBuilder:
             self._ids.append(tokens[context])
         else:
             self._ids.extend(tokens[context:end])
+        if draft:
+            self._ids.extend(draft)
+            record.drafts[len(record.rows)] = draft
+            record.drafted += drafted
         if sequence.sent_pages < len(sequence.pages):
             first = sequence.sent_pages
             self._page_deltas.append(PageDelta(sequence.slot, first, sequence.pages[first:].tobytes()))

@@ -9,6 +9,7 @@ from scheduler.plan_builder import PlanBuilder, StepRecord
 from scheduler.promises import Promises, is_worth_waiting_for
 from scheduler.reserve import ChunkLimit, GrowthReserve
 from scheduler.sequence import Request, Sequence, State
+from scheduler.speculation import Speculation
 from scheduler.waiting import WaitingQueue
 
 
@@ -29,12 +30,15 @@ class Planner:
     one always gets on and somebody always finishes.
     """
 
-    def __init__(self, memory: Memory, queue: WaitingQueue, limits: Limits, chunk_limit: ChunkLimit) -> None:
+    def __init__(
+        self, memory: Memory, queue: WaitingQueue, limits: Limits, chunk_limit: ChunkLimit, speculation: Speculation
+    ) -> None:
         self.memory = memory
         self.queue = queue
         self.running: list[Sequence] = []
         self.reserve = GrowthReserve(memory.page_size)
         self.chunk_limit = chunk_limit
+        self.speculation = speculation
         self.step = 0
         self.retractions = 0
         self.started_requests = 0
@@ -77,6 +81,13 @@ class Planner:
         self.memory.publish(sequence)
         if sequence.tree_pages != before:
             self._promises.renew(sequence)
+
+    def observe(self, record: StepRecord, step_us: int) -> None:
+        """What a step took."""
+        if not record.drafted:
+            self.chunk_limit.observe(record.prompt_tokens, record.decode_rows, step_us)
+        if not record.prompt_tokens:
+            self.speculation.cost.observe(record.decode_rows + record.drafted, step_us)
 
     def step_collected(self, sequence: Sequence) -> None:
         """To be called for every row of a collected step: retracted and ended choices let go when nothing reads them."""
@@ -121,9 +132,11 @@ class Planner:
             self._admit(builder, chunk, suspects, now)
 
     def _plan_decodes(self, builder: PlanBuilder, rows: list[Sequence]) -> int:
-        """One token for every row that decodes (more where text was forced); returns what is left of the budget."""
+        """One token for every row that decodes (more where text was forced or guessed); returns what is left of the
+        budget."""
         budget, page_size = self._limits.max_batch_tokens, self.memory.page_size
         decoding = State.DECODING
+        spare = self._tokens_for_drafts(rows, budget)
         for sequence in rows:
             if sequence.state is not decoding or sequence.recalled or sequence.slow_mask:
                 continue
@@ -137,10 +150,31 @@ class Planner:
             missing = -(-(planned + count) // page_size) - len(sequence.pages)
             if missing > 0 and not self._secure(sequence, missing, builder.step):
                 continue
-            builder.add(sequence, count, 1 if planned + count == known else 0)
+            draft = None
+            if spare > 0 and count == 1 and sequence.may_speculate:
+                room = min(spare, sequence.end_length - known - 1)
+                draft = self._held(sequence, self.speculation.draft(sequence, len(rows), room))
+                spare -= len(draft)
+                budget -= len(draft)
+            builder.add(sequence, count, 1 if planned + count == known else 0, draft)
             builder.record.decode_rows += 1
             budget -= count
         return budget
+
+    def _tokens_for_drafts(self, rows: list[Sequence], budget: int) -> int:
+        """None while prompts wait: they have more use for a step's time, and what streams alone take is to be seen."""
+        if not self.speculation.enabled or len(self.queue) or any(s.state is State.PREFILLING for s in rows):
+            return 0
+        return budget - len(rows)
+
+    def _held(self, sequence: Sequence, draft: list[int]) -> list[int]:
+        """As much of the draft as there are pages for; nobody is retracted for a guess."""
+        if not draft:
+            return draft
+        missing = self.memory.pages_for(sequence.planned + 1 + len(draft)) - len(sequence.pages)
+        if missing <= 0 or self.memory.grow(sequence, missing):
+            return draft
+        return draft[: len(sequence.pages) * self.memory.page_size - sequence.planned - 1]
 
     def _plan_prompts(self, builder: PlanBuilder, rows: list[Sequence], chunk: int) -> int:
         """The next chunk of every prompt that is being read, as far as the chunk budget goes; returns what is left."""

@@ -42,7 +42,7 @@ class Results:
                 sequence.computed = max(sequence.computed, record.ends[row])
                 drawn = ids[position : position + draws]
                 logprobs = result.logprobs[position : position + draws] if result.logprobs is not None else None
-                self._advance(sequence, drawn, logprobs)
+                self._advance(sequence, drawn, record.drafts.get(row, []), logprobs)
                 if sequence.grammar is not None:
                     asking.append(sequence)
             position += draws
@@ -69,7 +69,9 @@ class Results:
         else:
             self._close(sequence)
 
-    def _advance(self, sequence: Sequence, drawn: list[int], logprobs: list[IdLogprobs | None] | None) -> None:
+    def _advance(
+        self, sequence: Sequence, drawn: list[int], draft: list[int], logprobs: list[IdLogprobs | None] | None
+    ) -> None:
         if not drawn:
             self._planner.computed(sequence)
             if sequence.computed == sequence.end_length == sequence.prompt_length:
@@ -85,11 +87,15 @@ class Results:
             return
         new: list[int] = []
         finish = None
-        for token in drawn:
+        for place, token in enumerate(drawn):
             finish = self._take(sequence, token)
             new.append(token)
-            if finish is not None:
-                break
+            if finish is not None or (place < len(draft) and token != draft[place]):
+                break  # what was drawn after an id that did not come was drawn from another text
+        if sequence.may_speculate:
+            self._planner.speculation.verified(sequence, draft, new)
+            sequence.planned += len(new) - 1
+            sequence.computed += len(new) - 1
         if finish is None and sequence.grammar is not None:
             finish = self._jump_forward(sequence, new)
         self._planner.computed(sequence)

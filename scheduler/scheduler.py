@@ -28,6 +28,7 @@ from scheduler.reasoning import MarkerEnds
 from scheduler.reserve import ChunkLimit
 from scheduler.results import Results
 from scheduler.sequence import Rank, Request, Sequence, State
+from scheduler.speculation import Speculation
 from scheduler.waiting import WaitingQueue
 
 PROBE_TOKENS = 16
@@ -64,7 +65,8 @@ class Scheduler:
         max_running = max(1, min(config.max_running_requests, capacity.max_rows - 1))
         chunks = ChunkLimit(config.chunked_prefill_size, config.args.max_itl_ms, capacity.page_size)
         limits = Limits(capacity.max_rows, max_running, config.max_batch_tokens)
-        self.planner = Planner(self.memory, self.queue, limits, chunks)
+        speculation = Speculation(config.draft_tokens)
+        self.planner = Planner(self.memory, self.queue, limits, chunks, speculation)
         self.constraints = Constraints(around.build_grammar_backend, capacity.vocab_size)
         self.outgoing = Outgoing(around.send)
         self.results = Results(self.planner, self.constraints, self.outgoing)
@@ -226,7 +228,7 @@ class Scheduler:
         record = self._in_flight.popleft()
         result = self.executor.collect()
         self.outgoing.step = record.step
-        self.planner.chunk_limit.observe(record.prompt_tokens, record.decode_rows, result.forward_us)
+        self.planner.observe(record, result.forward_us)
         self.results.apply(record, result)
         self._forget_ended(now)
         self.outgoing.flush()

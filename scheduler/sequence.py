@@ -7,7 +7,9 @@ from array import array
 from protocol.ids import pack_ids, unpack_array
 from protocol.outputs import IdLogprobs
 from protocol.requests import Adjustment, EngineRequest
+from protocol.sampling import SamplingParameters
 from scheduler.grammar.interface import GrammarState
+from scheduler.ngrams import DraftState
 from scheduler.radix_cache import Node
 from scheduler.reasoning import MarkerEnds, ReasoningTracker
 
@@ -100,12 +102,13 @@ class Sequence:
     `in_flight` steps; `void_draws` are draws in flight that were given an empty mask, so that they draw nothing.
     The first `tree_pages` of `pages` belong to the tree, where the lock is at `tip`; the rest are the choice's own.
     The next of them is whole when `publish_at` tokens are computed. `masked_at_times` is False for most: no grammar, no
-    thinking budget.
+    thinking budget. `may_speculate`: several draws of one step are those of single steps.
     """
 
     __slots__ = (
         "adjustments",
         "computed",
+        "draft_state",
         "drawing",
         "end_length",
         "forced",
@@ -118,6 +121,7 @@ class Sequence:
         "mandatory",
         "mask_asked",
         "masked_at_times",
+        "may_speculate",
         "owes_prompt_logprobs",
         "pages",
         "planned",
@@ -159,6 +163,8 @@ class Sequence:
         self.reasoning = ReasoningTracker(span, request.marker_ends, reopens=free) if span is not None else None
         self.grammar: GrammarState | None = None
         self.masked_at_times = not free or (span is not None and message.sampling.thinking_budget is not None)
+        self.may_speculate = not self.masked_at_times and not depends_on_history(message.sampling)
+        self.draft_state: DraftState | None = None
         self.mandatory: list[int] = []
         self.mask_asked = False
         self.slow_mask = False
@@ -229,3 +235,9 @@ class Sequence:
         if budget is None or reasoning is None or not self.drawing:
             return False
         return reasoning.tokens + self.drawing >= budget
+
+
+def depends_on_history(sampling: SamplingParameters) -> bool:
+    """Whether a draw depends on which ids were drawn before it, beside the model's reading of them."""
+    penalised = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0
+    return bool(penalised or sampling.banned_sequences)

@@ -161,7 +161,7 @@ READINGS = (
         "logit_bias, min_p under speculative decoding",
         "400",
         "expanded per draft token",
-        "honoured: speculation is not built, so nothing is lost to it",
+        "honoured: each draw of a draft goes through the whole pipeline",
         "model_runner/test_runner.py::test_several_draws_of_a_row_are_those_of_single_steps",
     ),
     Reading(

@@ -274,9 +274,21 @@ def test_prompt_logprobs_come_with_their_chunks(
         assert unpack_ids(entry.top_ids) == expected[position].topk(2).indices.tolist()
 
 
-def test_several_draws_of_a_row_are_those_of_single_steps(driver: Any, tiny_model: Any) -> None:
-    prompt = [5, 6, 7]
-    driver.add(0, prompt, RANDOM, seed=9)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        RANDOM,
+        SamplingParameters(temperature=0.7, logit_bias={42: 3.0, 7: -100.0}, min_p=0.02),
+        SamplingParameters(temperature=1.5, top_k=9, top_p=0.8, allowed_token_ids=tuple(range(40, 90))),
+        SamplingParameters(temperature=1.0, min_tokens=3),
+    ],
+)
+def test_several_draws_of_a_row_are_those_of_single_steps(
+    driver: Any, tiny_model: Any, sampling: SamplingParameters
+) -> None:
+    prompt, ends = [5, 6, 7], tuple(range(60))
+    driver.add(0, prompt, sampling, seed=9, end_ids=ends)
     single = driver.run(4)[0]
     driver.release(0)
     fed = [*prompt, *single[:2], (single[2] + 1) % 97]
@@ -287,7 +299,7 @@ def test_several_draws_of_a_row_are_those_of_single_steps(driver: Any, tiny_mode
         context=pack_ids([0]),
         draws=pack_ids([4]),
         ids=pack_ids(fed),
-        starts=[RowStart(1, RANDOM, 9, pack_ids(prompt))],
+        starts=[RowStart(1, sampling, 9, pack_ids(prompt), end_ids=ends)],
         page_deltas=[PageDelta(1, 0, pack_ids([3, 1]))],
     )
     driver.runner.launch(plan)

@@ -55,6 +55,9 @@ def test_flags_and_their_other_spellings(argv: list[str], expected: dict[str, ob
         (["--mem-fraction-static", "1.5"], "--mem-fraction-static must be above 0"),
         (["--lookahead", "2"], "--lookahead must be 0 or 1"),
         (["--ssl-certfile", "c"], "belong together"),
+        (["--speculative-algorithm", "eagle"], "--speculative-algorithm: invalid choice: 'eagle'"),
+        (["--speculative-num-draft-tokens", "0"], "must be 1 or more, not 0"),
+        (["--speculative-algorithm", "ngram", "--lookahead", "1"], "does not go with --lookahead 1"),
     ],
 )
 def test_mistakes_are_one_sentence(argv: list[str], sentence: str) -> None:

@@ -76,6 +76,13 @@ def decide(
         (CPU, KERNELS | {"deterministic": True}, {"attention_backend": "cpu"}),
         (CPU, KERNELS | {"native": False}, {"model_impl": "transformers", "attention_backend": "torch"}),
         (CPU, {"native": False, "model_impl": "native"}, {"model_impl": "native"}),
+        (CPU, KERNELS, {"draft_tokens": 8, "lookahead": 0}),
+        (CPU, KERNELS | {"lookahead": 1}, {"draft_tokens": 0, "lookahead": 1}),
+        (CPU, KERNELS | {"speculative_algorithm": "none"}, {"draft_tokens": 0}),
+        (CPU, KERNELS | {"speculative_num_draft_tokens": 3}, {"draft_tokens": 3}),
+        (CPU, {}, {"draft_tokens": 0}),
+        (GPUS, {}, {"draft_tokens": 0}),
+        (GPUS, {"speculative_algorithm": "ngram"}, {"draft_tokens": 8, "lookahead": 0}),
     ],
 )
 def test_decisions(hardware: Hardware, flags: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from tests.scheduler.fake_grammar import FakeGrammarBackend
 from tests.scheduler.fake_model import EOS, PAGE, VOCABULARY
 
 
-def make_config(lookahead: int = 0, **args: object) -> EngineConfig:
+def make_config(lookahead: int = 0, draft_tokens: int = 0, /, **args: object) -> EngineConfig:
     """Small numbers, so that limits are met: 16 tokens in a step, 8 of them prompt."""
     model = ModelDescription("fake", "", "dummy", ("fake",), "Fake", {}, 200, VOCABULARY, (EOS,), None, "")
     return config_of(
@@ -33,6 +33,7 @@ def make_config(lookahead: int = 0, **args: object) -> EngineConfig:
         chunked_prefill_size=8,
         lookahead=lookahead,
         threads=1,
+        draft_tokens=draft_tokens,
     )
 
 

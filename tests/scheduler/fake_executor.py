@@ -129,32 +129,38 @@ class FakeExecutor:
         for row, (number, draws) in enumerate(zip(unpack_ids(plan.slots), unpack_ids(plan.draws), strict=True)):
             if not draws:
                 continue
-            slot, history = self._slots[number], step.histories[row]
+            slot, fed = self._slots[number], step.histories[row]
             start, sampling = slot.start, slot.start.sampling
-            assert slot.history == history, "the row's history is not what its pages hold"
-            allowed = None
-            output_tokens = len(history) - len(unpack_ids(start.prompt_ids))
+            known = len(fed) - draws + 1
+            assert slot.history == fed[:known], "the row's history is not what its pages hold"
+            mask = None
             if row in plan.masked:
                 assert step.masks is not None
                 at = plan.masked.index(row)
                 mask = int.from_bytes(step.masks.words[at * words * 4 : (at + 1) * words * 4], "little")
-                allowed = [token for token in range(VOCABULARY) if mask >> token & 1]
-            elif output_tokens < sampling.min_tokens:
-                allowed = [token for token in range(VOCABULARY) if token not in start.end_ids]
             if start.seed in self.failing:
                 failures.append(RowFailure(row, self.failing[start.seed]))
-                token = NOTHING_DRAWN
-            else:
-                token = next_token(start.seed, history, allowed)
-            if token != NOTHING_DRAWN:
-                slot.history.append(token)
-                slot.last = token
-            drawn.append(token)
-            logprobs.append(IdLogprobs(token, -0.5) if sampling.logprobs is not None else None)
+            for length in range(known, len(fed) + 1):
+                token = NOTHING_DRAWN if start.seed in self.failing else draw(start, fed[:length], mask)
+                if token != NOTHING_DRAWN and slot.history == fed[:length]:
+                    slot.history.append(token)
+                    slot.last = token
+                drawn.append(token)
+                logprobs.append(IdLogprobs(token, -0.5) if sampling.logprobs is not None else None)
         scored = []
         for row in plan.prompt_logprobs:
             prompt = unpack_ids(self._slots[unpack_ids(plan.slots)[row]].start.prompt_ids)
-            first, fed = unpack_ids(plan.context)[row], unpack_ids(plan.new_tokens)[row]
-            ends = range(first + 1, min(first + fed + 1, len(prompt)))
+            first, count = unpack_ids(plan.context)[row], unpack_ids(plan.new_tokens)[row]
+            ends = range(first + 1, min(first + count + 1, len(prompt)))
             scored.append([IdLogprobs(prompt[position], -float(position)) for position in ends])
         return StepResult(plan.step, pack_ids(drawn), logprobs, scored, failures, 100)
+
+
+def draw(start: RowStart, history: list[int], mask: int | None) -> int:
+    """What comes after these ids: one that the mask's bits allow, and no end before `min_tokens`."""
+    allowed = None
+    if mask is not None:
+        allowed = [token for token in range(VOCABULARY) if mask >> token & 1]
+    elif len(history) - len(unpack_ids(start.prompt_ids)) < start.sampling.min_tokens:
+        allowed = [token for token in range(VOCABULARY) if token not in start.end_ids]
+    return next_token(start.seed, history, allowed)

@@ -13,8 +13,14 @@ EOS = 63
 PAGE = 4
 
 
+HABITUAL = 100
+"""From this seed on the model repeats itself before long, which speculation thrives on."""
+
+
 def next_token(seed: int, history: Items[int], allowed: Items[int] | None = None) -> int:
     """Depends on the seed and everything before it, so that any misplaced id changes all that follow."""
+    if seed >= HABITUAL:
+        history = [token % 4 for token in history[-2:]]
     start = zlib.crc32(array("i", history).tobytes(), seed) % VOCABULARY
     if allowed is None:
         return start

@@ -14,7 +14,7 @@ from protocol.sampling import GrammarSpec, ReasoningSpan, SamplingParameters
 from tests.scheduler.bench import Bench, make_config
 from tests.scheduler.fake_executor import FakeExecutor
 from tests.scheduler.fake_grammar import expected_constrained
-from tests.scheduler.fake_model import EOS, PAGE
+from tests.scheduler.fake_model import EOS, HABITUAL, PAGE
 
 SPAN = ReasoningSpan((50,), (51, 52), prompt_opened=True)
 STEPS = [[1, 2, 3], [4], [5], [6, 7], [8, 9], [10]]
@@ -65,7 +65,7 @@ REQUESTS = st.builds(
     tail=st.lists(st.integers(0, 3), min_size=1, max_size=9).map(tuple),
     max_tokens=st.integers(1, 24),
     n=st.sampled_from([1, 1, 1, 3]),
-    seed=st.integers(0, 5),
+    seed=st.integers(0, 5) | st.integers(HABITUAL, HABITUAL + 5),
     priority=st.integers(0, 3),
     grammar=st.booleans(),
     span=st.booleans(),
@@ -205,7 +205,7 @@ class Life:
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     actions=ACTIONS,
-    lookahead=st.integers(0, 1),
+    ahead=st.sampled_from([(0, 0), (0, 1), (0, 6), (1, 0)]),
     pages=st.integers(14, 40),
     rows=st.integers(2, 6),
     policy=st.sampled_from(["fcfs", "lpm", "priority"]),
@@ -214,14 +214,15 @@ class Life:
 )
 def test_everybody_gets_the_right_answer_once(
     actions: list[tuple[str, object]],
-    lookahead: int,
+    ahead: tuple[int, int],
     pages: int,
     rows: int,
     policy: str,
     cached: bool,
     slow_masks: int,
 ) -> None:
-    config = make_config(lookahead, schedule_policy=policy, disable_radix_cache=not cached)
+    lookahead, draft_tokens = ahead
+    config = make_config(lookahead, draft_tokens, schedule_policy=policy, disable_radix_cache=not cached)
     bench = Bench(config, FakeExecutor(pages, rows, late=lookahead > 0), slow_masks)
     life = Life(bench)
     for action, value in actions:
@@ -237,7 +238,7 @@ def random_wanted(rng: random.Random) -> Wanted:
         tail=tuple(rng.randrange(4) for _ in range(rng.randint(1, 9))),
         max_tokens=rng.choice([3, 10, 40, 50]),
         n=rng.choice([1, 1, 1, 3]),
-        seed=rng.randrange(6),
+        seed=rng.randrange(6) + rng.choice([0, HABITUAL]),
         priority=rng.randrange(4),
         grammar=rng.random() < 0.3,
         span=rng.random() < 0.3,
@@ -253,9 +254,9 @@ def random_wanted(rng: random.Random) -> Wanted:
 def test_long_random_lives(seed: int) -> None:
     """A hundred requests each, under pressure for rows and pages all the time."""
     rng = random.Random(seed)
-    lookahead = seed % 2
+    lookahead, draft_tokens = [(0, 0), (1, 0), (0, 5)][seed % 3]
     policy = rng.choice(["fcfs", "lpm", "priority"])
-    config = make_config(lookahead, schedule_policy=policy, disable_radix_cache=rng.random() < 0.2)
+    config = make_config(lookahead, draft_tokens, schedule_policy=policy, disable_radix_cache=rng.random() < 0.2)
     executor = FakeExecutor(rng.randint(22, 60), rng.randint(3, 9), late=lookahead > 0)
     life = Life(Bench(config, executor, slow_masks=rng.choice([0, 0, 2])))
     life.bench.scheduler.planner.reserve.ratio = 0.0
