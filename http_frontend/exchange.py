@@ -15,6 +15,12 @@ from protocol.requests import ChoiceProgress, GenerateRequest
 
 MAX_PENDING_TOKENS = 65_536
 
+Batch = list[tuple[int, TextOutput]]
+"""(prompt position, output), at most one per choice."""
+
+AtOnce = Callable[[Batch], bool]
+"""Writes a batch without waiting; False, and nothing done, if that can't be."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -83,7 +89,9 @@ class Exchange:
     """The requests of one HTTP call. The handler awaits `admitted`, then `take` until `finished`.
 
     Outputs that come while the client is slow wait here and are merged when taken, so a stream that lags sends fewer,
-    longer pieces. `close` must be called at the end; it aborts what still runs.
+    longer pieces. While nothing is in the way, outputs are written where they come in (`take`'s `at_once`) and the task
+    sleeps on: waking it through all the layers of an application costs as much as writing. `close` must be called at the
+    end; it aborts what still runs.
     """
 
     def __init__(self, requests: list[GenerateRequest], close: Callable[["Exchange"], None]) -> None:
@@ -93,8 +101,10 @@ class Exchange:
         self.writing_since: float | None = None
         self.quiet_since = time.monotonic()
         self.cut: Callable[[], None] | None = None
-        self._pending: list[tuple[int, TextOutput]] = []
+        self._pending: Batch = []
         self._pending_tokens = 0
+        self._ends = False  # the end of a choice is pending
+        self._at_once: AtOnce | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._close = close
 
@@ -107,17 +117,20 @@ class Exchange:
                 return found
             await self._wait()
 
-    async def take(self) -> list[tuple[int, TextOutput]]:
-        """(prompt position, output) of everything new, at most one per choice; [] when woken for nothing.
-        RequestError once a request failed and all that came before has been taken."""
+    async def take(self, at_once: AtOnce | None = None) -> Batch:
+        """Everything new; [] when woken for nothing. RequestError once a request failed and all that came before has
+        been taken. While this waits, outputs that end nothing go to `at_once`, and what that raises is raised here."""
         if not self._pending:
             self._raise_failure()
             if not self.finished:
-                await self._wait()
+                self._at_once = at_once
+                try:
+                    await self._wait()
+                finally:
+                    self._at_once = None
             if not self._pending:
                 self._raise_failure()
-        taken, self._pending, self._pending_tokens = self._pending, [], 0
-        return merge_outputs(taken) if len(taken) > 1 else taken
+        return self._take_pending()
 
     @property
     def finished(self) -> bool:
@@ -125,11 +138,12 @@ class Exchange:
         return not self.unfinished and not self._pending and self.failure is None
 
     def deliver(self, position: int, output: TextOutput) -> None:
+        """Puts the output down; `wake` must follow once all that is there has been."""
         self._pending.append((position, output))
         self._pending_tokens += count_ids(output.ids)
+        self._ends = self._ends or output.finish is not None
         if self._pending_tokens > MAX_PENDING_TOKENS and self.writing_since is not None and self.cut is not None:
             self.cut()
-        self.wake()
 
     def fail(self, error: ErrorInfo) -> None:
         """Ends the whole call with an error, after what has been delivered. The first failure counts."""
@@ -138,11 +152,27 @@ class Exchange:
         self.wake()
 
     def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._at_once is not None and self._pending and not self._ends and self.failure is None:
+            batch = self._take_pending()
+            try:
+                written = self._at_once(batch)
+            except Exception as error:  # this call's alone: others are served by whoever woke it
+                waiter.set_exception(error)
+                return
+            if written:
+                return
+            self._pending = batch
+        waiter.set_result(None)
 
     def close(self) -> None:
         self._close(self)
+
+    def _take_pending(self) -> Batch:
+        taken, self._pending, self._pending_tokens, self._ends = self._pending, [], 0, False
+        return merge_outputs(taken) if len(taken) > 1 else taken
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -153,7 +183,7 @@ class Exchange:
             raise RequestError.from_info(self.failure)
 
 
-def merge_outputs(outputs: list[tuple[int, TextOutput]]) -> list[tuple[int, TextOutput]]:
+def merge_outputs(outputs: Batch) -> Batch:
     """One output per choice, in the order in which each first appeared."""
     groups: dict[tuple[int, int], list[TextOutput]] = {}
     for position, output in outputs:

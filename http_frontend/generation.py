@@ -1,7 +1,8 @@
 """A generating answer as plain ASGI: nothing leaves before admission, then a stream, or the stream collected.
 
-One task writes, one watches for the client to leave; a token costs no task and no model object. Whatever arrived while
-the last write was waiting goes out together in the next.
+One task writes, one watches for the client to leave. A token costs no task and no model object, and wakes neither: its
+frame is written where it comes in, past the layers above, unless the client is behind. Whatever arrived while the last
+write was waiting goes out together in the next.
 """
 
 import asyncio
@@ -15,8 +16,9 @@ from starlette.types import Receive, Scope, Send
 
 from http_frontend.contract.review import Review
 from http_frontend.errors import error_body
-from http_frontend.exchange import Exchange
+from http_frontend.exchange import AtOnce, Batch, Exchange
 from http_frontend.in_flight import InFlight
+from http_frontend.server import DirectWriter
 from protocol.errors import ErrorInfo, RequestError
 from protocol.outputs import Admitted, TextOutput
 from protocol.requests import GenerateRequest
@@ -24,8 +26,6 @@ from protocol.requests import GenerateRequest
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 DISCONNECTED = ErrorInfo("the client disconnected", 499, code="disconnected")
-
-Batch = list[tuple[int, TextOutput]]
 
 
 class Form(Protocol):
@@ -109,6 +109,7 @@ class Generation(Response):
             (b"x-accel-buffering", b"no"),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers + self._raw_headers()})
+        at_once = self._writer_at_once(exchange, scope)
         try:
             frames = self._form.opening()
             while True:
@@ -116,7 +117,7 @@ class Generation(Response):
                     await _write(exchange, send, frames, more=True)
                 if exchange.finished:
                     break
-                batch = await exchange.take()
+                batch = await exchange.take(at_once)
                 frames = self._form.frames(batch) if batch else KEEP_ALIVE
             await _write(exchange, send, self._form.closing() + DONE, more=False)
         except RequestError as error:
@@ -125,6 +126,22 @@ class Generation(Response):
             if (connection := scope.get("candor.connection")) is not None:
                 connection.end_with_response()
             await _write(exchange, send, self._form.error(error.info) + DONE, more=False)
+
+    def _writer_at_once(self, exchange: Exchange, scope: Scope) -> AtOnce | None:
+        direct: DirectWriter | None = scope.get("candor.writer")
+        if direct is None:
+            return None
+
+        def write(batch: Batch) -> bool:
+            if not direct.ready:
+                return False
+            frames = self._form.frames(batch)
+            if frames:
+                direct.write(frames)
+                exchange.quiet_since = time.monotonic()
+            return True
+
+        return write
 
     def _raw_headers(self) -> list[tuple[bytes, bytes]]:
         told = self._review.header()

@@ -122,6 +122,7 @@ class InFlight:
 
     def on_text(self, batch: TextBatch) -> None:
         now = time.monotonic()
+        touched: dict[Exchange, None] = {}
         for output in batch.outputs:
             flight = self._flights.get(output.request_id)
             if flight is None or output.attempt != flight.attempt:
@@ -154,6 +155,9 @@ class InFlight:
                     flight.exchange.fail(error)
                     continue
             flight.exchange.deliver(flight.position, output)
+            touched[flight.exchange] = None
+        for exchange in touched:
+            exchange.wake()
 
     def on_admitted(self, admitted: Admitted) -> None:
         flight = self._flights.get(admitted.request_id)

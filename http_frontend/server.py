@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import functools
+import logging
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from http_frontend.errors import error_body
 from protocol.errors import ErrorInfo
 from runtime.server_args import ServerArgs
+
+logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75
 HEAD_TIMEOUT_S = 30.0
@@ -23,15 +28,41 @@ LINGER_S = 2.0
 """How long a connection that has been said goodbye to may still send before it is closed."""
 
 
+class DirectWriter:
+    """The way of a stream's pieces past the layers above, all of which look at a response's start and end only."""
+
+    def __init__(self, connection: HttpToolsProtocol, cycle: RequestResponseCycle) -> None:
+        self._transport = connection.transport
+        self._flow = connection.flow
+        self._cycle = cycle
+
+    @property
+    def ready(self) -> bool:
+        """True in the middle of a chunked response whose client is there and not behind."""
+        cycle = self._cycle
+        return bool(cycle.chunked_encoding) and not (
+            self._flow.write_paused or cycle.disconnected or cycle.response_complete
+        )
+
+    def write(self, piece: bytes) -> None:
+        """One chunk of the body, not empty, when `ready`."""
+        self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+
 class ConnectionProtocol(HttpToolsProtocol):
     """Shows itself to the application: a client that reads nothing can only be cut here, and only here a stream that has
-    begun can decide to be the connection's last. Closes connections whose request does not begin to make sense in time:
-    each holds a descriptor."""
+    begun can decide to be the connection's last. Closes connections whose request does not begin to make sense in time,
+    or whose answer nobody reads: each holds a descriptor."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _linger_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
     _last = False
+
+    def __init__(self, *args: Any, slow_client_timeout_s: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._slow_client_timeout_s = slow_client_timeout_s
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -45,6 +76,8 @@ class ConnectionProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_came()
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.scope["candor.writer"] = DirectWriter(self, self.cycle)  # type: ignore[typeddict-unknown-key]
 
     def data_received(self, data: bytes) -> None:
         # What still comes after the goodbye is read and dropped: unread, it would turn the end into a reset.
@@ -72,7 +105,13 @@ class ConnectionProtocol(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[status] + f"{head} {len(body)}\r\n\r\n".encode() + body)
         self._say_goodbye()
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread_timer is not None:
+            self._await_reader()
+
     def on_response_complete(self) -> None:
+        self._await_reader()
         if not self._last or self.transport.is_closing():
             super().on_response_complete()
             return
@@ -82,6 +121,7 @@ class ConnectionProtocol(HttpToolsProtocol):
     def _say_goodbye(self) -> None:
         """Ends the writing side; the reading side stays for a moment."""
         self._head_came()
+        self._await_reader()
         self.pipeline.clear()
         self.flow.resume_reading()
         self._linger_timer = self.loop.call_later(LINGER_S, self.transport.close)
@@ -92,8 +132,9 @@ class ConnectionProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        for timer in (self._linger_timer, self._unread_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def abort(self) -> None:
@@ -111,6 +152,24 @@ class ConnectionProtocol(HttpToolsProtocol):
         connected = self.transport.get_extra_info("socket")
         if hasattr(socket, "TCP_CORK") and connected.family in (socket.AF_INET, socket.AF_INET6):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+
+    def _await_reader(self) -> None:
+        """Gives the client time to read what the answer that is complete has left unsent, more as long as it reads on."""
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+        unread_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes:
+            self._unread_timer = self.loop.call_later(self._slow_client_timeout_s, self._cut_unread, unread_bytes)
+
+    def _cut_unread(self, before: int) -> None:
+        # The next answer may be on its way behind this one and add to what is unread, unless it waits for the client.
+        growing = self.cycle is not None and not self.cycle.response_complete and not self.flow.write_paused
+        if growing or self.transport.get_write_buffer_size() < before:
+            self._await_reader()
+        else:
+            logger.info("a client that does not read its answer is cut")
+            self.transport.abort()
 
     def _await_head(self) -> None:
         self._head_came()
@@ -134,7 +193,7 @@ def build_server(app: ASGIApp, args: ServerArgs) -> Server:
     return Server(
         uvicorn.Config(
             app,
-            http=ConnectionProtocol,
+            http=functools.partial(ConnectionProtocol, slow_client_timeout_s=args.slow_client_timeout_s),  # type: ignore[arg-type]
             loop="uvloop",
             lifespan="off",
             ws="none",

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from http_frontend.contract.review import Review
-from http_frontend.generation import Batch, error_frame
+from http_frontend.exchange import Batch
+from http_frontend.generation import error_frame
 from http_frontend.openai.logprobs import finite
 from protocol.errors import ErrorInfo
 from protocol.ids import unpack_ids

@@ -8,7 +8,8 @@ import msgspec
 
 from function_call.stream import OutputParser
 from http_frontend.contract.review import Review
-from http_frontend.generation import Batch, by_choice, error_frame
+from http_frontend.exchange import Batch
+from http_frontend.generation import by_choice, error_frame
 from http_frontend.openai.chat_choice import ChatChoice, MessageStyle
 from http_frontend.openai.logprobs import chat_logprobs, prompt_logprobs
 from http_frontend.usage import Tally

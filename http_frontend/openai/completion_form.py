@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from http_frontend.contract.review import Review
-from http_frontend.generation import Batch, by_choice, error_frame
+from http_frontend.exchange import Batch
+from http_frontend.generation import by_choice, error_frame
 from http_frontend.openai.chat_choice import refuse_abort
 from http_frontend.openai.logprobs import FirstToken, Place, completion_logprobs, prompt_logprobs
 from http_frontend.usage import Tally
@@ -68,6 +69,7 @@ class CompletionForm:
         self._echoed: set[int] = set()
         self._head = b"data: " + _encode(self._envelope())[:-1] + b',"choices":['
         self._no_usage = b'],"usage":null}\n\n' if shape.include_usage else b"]}\n\n"
+        self._plain = not shape.returns_ids and not shape.continuous_usage
 
     @property
     def _per_prompt(self) -> int:
@@ -119,6 +121,9 @@ class CompletionForm:
         return self._chunk(index, text, self._scored_prompt(position), b"")
 
     def _chunk(self, index: int, text: str, logprobs: Any, ids: bytes, finish: Finish | None = None) -> bytes:
+        if self._plain and logprobs is None and finish is None:
+            middle = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (index, _encode(text))
+            return self._head + middle + self._no_usage
         choice: dict[str, Any] = {
             "index": index,
             "text": text,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from http_frontend.exchange import Exchange, merge_outputs
+from http_frontend.exchange import Batch, Exchange, merge_outputs
 from protocol.errors import ErrorInfo, RequestError
 from protocol.ids import pack_ids
 from protocol.outputs import Finish, TextOutput
@@ -81,3 +81,59 @@ def test_nothing_is_logged_without_the_flag(served: Served, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         served.chat()
     assert not [record for record in caplog.records if record.name.startswith("http_frontend")]
+
+
+def one_exchange() -> Exchange:
+    return Exchange([GenerateRequest("0-a", "m", TextPrompt("x"), SamplingParameters())], lambda exchange: None)
+
+
+def test_outputs_are_written_where_they_come_in_and_an_end_wakes_the_task() -> None:
+    async def run() -> None:
+        exchange = one_exchange()
+        written: list[str] = []
+        willing = True
+
+        def at_once(batch: Batch) -> bool:
+            if willing:
+                written.extend(one.text for _, one in batch)
+            return willing
+
+        taking = asyncio.create_task(exchange.take(at_once))
+        await asyncio.sleep(0)
+        for text in "ab":
+            exchange.deliver(0, output(text, [1]))
+            exchange.wake()
+        await asyncio.sleep(0)
+        assert written == ["a", "b"] and not taking.done()
+        willing = False
+        exchange.deliver(0, output("c", [3]))
+        exchange.wake()
+        assert [one.text for _, one in await taking] == ["c"]
+        willing = True
+        taking = asyncio.create_task(exchange.take(at_once))
+        await asyncio.sleep(0)
+        exchange.deliver(0, output("d", [4], finish=Finish("stop")))
+        exchange.wake()
+        assert [one.text for _, one in await taking] == ["d"] and written == ["a", "b"]
+        exchange.deliver(0, output("e", [5]))
+        exchange.wake()  # nobody waits: the next who takes gets it
+        assert [one.text for _, one in await exchange.take(at_once)] == ["e"]
+
+    asyncio.run(run())
+
+
+def test_what_fails_while_writing_fails_the_call_alone() -> None:
+    async def run() -> None:
+        exchange = one_exchange()
+
+        def at_once(batch: Batch) -> bool:
+            raise ValueError("no such frame")
+
+        taking = asyncio.create_task(exchange.take(at_once))
+        await asyncio.sleep(0)
+        exchange.deliver(0, output("a", [1]))
+        exchange.wake()
+        with pytest.raises(ValueError, match="no such frame"):
+            await taking
+
+    asyncio.run(run())

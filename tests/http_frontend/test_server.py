@@ -94,3 +94,52 @@ def test_a_prefix_that_a_proxy_takes_off_changes_no_route_and_no_key(serve: Any,
             assert (await reader.read()).startswith(f"HTTP/1.1 {status} ".encode())
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_whole_answer_that_nobody_reads_is_cut(reads: bool) -> None:
+    """More of it than the kernel takes off the server's hands; somebody who reads has as long as it takes."""
+    body = b"x" * (32 << 20)
+    ended = asyncio.Event()
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+        connection = scope["candor.connection"]
+        lost = connection.connection_lost
+
+        def connection_lost(error: Exception | None) -> None:
+            lost(error)
+            ended.set()
+
+        connection.connection_lost = connection_lost
+
+    async def main() -> None:
+        async with connected(large, ServerArgs(slow_client_timeout_s=0.1)) as (reader, writer):
+            writer.write(GET + b"\r\n")
+            if not reads:
+                await ended.wait()
+                return
+            await reader.readuntil(b"\r\n\r\n")
+            assert len(await reader.readexactly(len(body))) == len(body)
+
+    asyncio.run(main())
+
+
+def test_a_piece_of_a_stream_goes_past_the_layers_above() -> None:
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        writer: server.DirectWriter = scope["candor.writer"]
+        assert not writer.ready
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        assert writer.ready
+        writer.write(b"first")
+        await send({"type": "http.response.body", "body": b"last", "more_body": False})
+        assert not writer.ready
+
+    async def main() -> None:
+        async with connected(stream) as (reader, writer):
+            writer.write(GET + b"connection: close\r\n\r\n")
+            received = await reader.read()
+            assert received.endswith(b"\r\n\r\n5\r\nfirst\r\n4\r\nlast\r\n0\r\n\r\n")
+
+    asyncio.run(main())
