@@ -9,7 +9,7 @@ from detokenizer.pieces import Pieces
 from detokenizer.reasoning import ReasoningTracker
 from detokenizer.stop_matcher import StopMatch, StopMatcher, StopStrings, StopTimeout, make_matcher
 from protocol.errors import ErrorInfo
-from protocol.ids import pack_ids, unpack_ids
+from protocol.ids import TOKEN_BYTES, pack_ids, unpack_ids
 from protocol.outputs import Admitted, Finish, SequenceOutput, StopFound, TextOutput, TokenLogprob
 from protocol.requests import Adjustment
 
@@ -67,11 +67,14 @@ class Choice:
         self._prompt_logprobs: list[TokenLogprob | None] | None = None
         self._cached_tokens = self._reasoning_tokens = self._retractions = 0
         self._adjustments: tuple[Adjustment, ...] = ()
+        self._passes = self._matcher is None and self._interval == 1
         if delivered:
             self._replay(unpack_ids(delivered))
 
     def add(self, output: SequenceOutput) -> TextOutput | None:
         """The output that may leave now: None while there is too little, the final one at a stop match or a finish."""
+        if self._passes and not self._ids and _is_one_token(output) and self._tells_nothing():
+            return self._pass_through(output)
         self._note(output)
         ids = unpack_ids(output.ids)
         finish = output.finish
@@ -91,6 +94,35 @@ class Choice:
         except StopTimeout as timeout:
             return self._timed_out(timeout, tell=finish is None)
         return self._output(len(self._ids), finish)
+
+    def _tells_nothing(self) -> bool:
+        return self._prompt_logprobs is None and not self._adjustments
+
+    def _pass_through(self, output: SequenceOutput) -> TextOutput | None:
+        """What nearly every output is, without the books that holding back needs: one token, nothing before it."""
+        token_id = int.from_bytes(output.ids, "little", signed=True)
+        text = self._decoder.push(token_id)
+        self._cached_tokens = output.cached_tokens or self._cached_tokens
+        self._reasoning_tokens = output.reasoning_tokens
+        self._retractions = output.retractions or self._retractions
+        if self._decoder.open:
+            self._hold(token_id, text)
+            return None
+        self._tokens += 1
+        self._text += len(text)
+        self._sent_tokens += 1
+        self._sent_text += len(text)
+        return TextOutput(
+            output.request_id,
+            output.attempt,
+            output.index,
+            text,
+            output.ids,
+            self._sent_tokens,
+            cached_tokens=self._cached_tokens,
+            reasoning_tokens=self._reasoning_tokens,
+            retractions=self._retractions,
+        )
 
     def _note(self, output: SequenceOutput) -> None:
         """Keeps what an output says beside its ids: the tokens that it tells about may be held back."""
@@ -218,3 +250,14 @@ class Choice:
         del self._texts[:count]
         if not self._ids:
             self._borders.clear()
+
+
+def _is_one_token(output: SequenceOutput) -> bool:
+    """And nothing else."""
+    return (
+        len(output.ids) == TOKEN_BYTES
+        and output.finish is None
+        and output.logprobs is None
+        and output.prompt_logprobs is None
+        and not output.adjustments
+    )
