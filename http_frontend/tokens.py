@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from function_call.tool_request import read_tool_request
 from http_frontend.contract.chat import CHAT
@@ -26,7 +26,8 @@ PEEK_TIMEOUT_S = 2.0
 
 def _answer(body: dict[str, Any], review: Review) -> Response:
     told = review.header()
-    return JSONResponse(body, headers={"x-candor-adjustments": told} if told else None)
+    headers = {"x-candor-adjustments": told} if told else None
+    return Response(msgspec.json.encode(body), headers=headers, media_type="application/json")
 
 
 async def tokenize(request: Request) -> Response:
@@ -121,7 +122,7 @@ async def _rendered(front: Front, generate: GenerateRequest, review: Review) -> 
         "max_model_len": front.config.model.context_length,
         "chat_template": rendered.template,
         "chat_template_source": rendered.template_source,
-        "messages": rendered.messages,
+        "messages": None if rendered.messages is None else msgspec.Raw(rendered.messages),
         "sampling_params": rendered.sampling,
         "cached_tokens": await front.questions.peek(rendered.ids, rendered.namespace, PEEK_TIMEOUT_S),
         "adjustments": review.listed(),

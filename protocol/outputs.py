@@ -142,14 +142,16 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Rendered(msgspec.Struct, frozen=True, omit_defaults=True, tag="rendered"):
-    """Answer to `RenderRequest`: what would reach the model. Plain data for the body of the render endpoints."""
+    """Answer to `RenderRequest`: what would reach the model. Plain data for the body of the render endpoints.
+
+    `messages` are JSON: templates are given a call's arguments parsed, and their numbers may have more than 64 bits."""
 
     request_id: str
     text: str
     ids: bytes
     template: str | None
     template_source: str | None
-    messages: list[dict[str, Any]] | None
+    messages: bytes | None
     sampling: dict[str, Any]
     adjustments: tuple[Adjustment, ...] = ()
     namespace: str = ""

@@ -129,7 +129,7 @@ class RequestPreparer:
             ids=engine.prompt_ids,
             template=prompt.chat.template if prompt.chat is not None else None,
             template_source=prompt.chat.source if prompt.chat is not None else None,
-            messages=prompt.chat.messages if prompt.chat is not None else None,
+            messages=msgspec.json.encode(prompt.chat.messages) if prompt.chat is not None else None,
             sampling=sampling,
             adjustments=engine.adjustments,
             namespace=engine.namespace,

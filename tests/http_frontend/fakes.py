@@ -110,9 +110,9 @@ class FakeRing:
             self.handle(Detokenized(message.request_id, "abc"))
         elif isinstance(message, RenderRequest):
             inner = message.request
-            self.handle(
-                Rendered(inner.request_id, "<p>", pack_ids([1, 2]), "chatml", "registry", None, {"temperature": 0.0})
-            )
+            messages = b'[{"content":18446744073709551617}]'
+            ids, sampling = pack_ids([1, 2]), {"temperature": 0.0}
+            self.handle(Rendered(inner.request_id, "<p>", ids, "chatml", "registry", messages, sampling))
 
     def admit(self, request: GenerateRequest) -> None:
         ids = request.prompt.ids if isinstance(request.prompt, TokensPrompt) else pack_ids(range(PROMPT_TOKENS))

@@ -69,6 +69,7 @@ def test_render_shows_what_would_be_sent_and_generates_nothing(served: Served) -
     assert body["chat_template"] == "chatml" and body["sampling_params"] == {"temperature": 0.0}
     assert body["cached_tokens"] == 2
     assert not served.ring.requests
+    assert body["messages"] == [{"content": 2**64 + 1}]
     (render,) = [message for message in served.ring.sent if isinstance(message, RenderRequest)]
     assert render.request.sampling.top_p == 0.5
     batch = served.post("/v1/completions/render", {"prompt": ["a", "b"]}).json()

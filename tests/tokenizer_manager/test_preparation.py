@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer
 
 from protocol.errors import RequestError
 from protocol.ids import pack_ids, unpack_ids
+from protocol.links import HttpInbox, decoder, encode
 from protocol.requests import (
     Adjustment,
     ChatPrompt,
@@ -294,12 +296,26 @@ def test_what_render_answers(tiny: Tokenizer, setup: Any) -> None:
     assert rendered.text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert (rendered.ids, rendered.namespace) == (engine.prompt_ids, engine.namespace)
     assert (rendered.template, rendered.template_source) == ("checkpoint", "checkpoint")
-    assert rendered.messages == HI.messages
+    assert rendered.messages is not None and msgspec.json.decode(rendered.messages) == HI.messages
     assert rendered.sampling["temperature"] == 0.5
     assert rendered.sampling["top_p"] == 1.0
     assert rendered.sampling["max_tokens"] == engine.sampling.max_tokens
     shortened = prepared.preparer.render(request(HI, truncate_prompt_tokens=2))
     assert shortened.text == tiny.decode(unpack_ids(shortened.ids), skip_special_tokens=False)
+
+
+def test_a_history_with_numbers_that_only_json_has_can_be_rendered(tiny: Tokenizer, setup: Any) -> None:
+    """The template gets the arguments parsed; what it got must reach the client all the same."""
+    arguments = '{"n": 18446744073709551617}'
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    history = [*HI.messages, {"role": "assistant", "content": "", "tool_calls": [call]}, *HI.messages]
+    template = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}{% endfor %}"
+    )
+    rendered = setup(tiny, template).preparer.render(request(ChatPrompt(history), SamplingParameters()))
+    sent = decoder(HttpInbox).decode(encode(rendered))
+    (shown,) = [message for message in msgspec.json.decode(sent.messages) if "tool_calls" in message]
+    assert shown["tool_calls"][0]["function"]["arguments"] == {"n": 2**64 + 1}
 
 
 def test_tokens_and_back(tiny: Tokenizer, setup: Any) -> None:
