@@ -14,6 +14,7 @@ from runtime.engine_config import EngineConfig, ProcessSpec
 from scheduler.grammar.compile_fork import fork_worker
 from scheduler.grammar.compile_process import CompileProcess, worker_start
 from scheduler.grammar.interface import GrammarBackend
+from scheduler.grammar.library import load_library
 
 LONGEST_WAIT_S = 30.0
 
@@ -29,8 +30,8 @@ def build_executor(config: EngineConfig, spec: ProcessSpec, outbox: Outbox, on_p
 
 
 class GrammarStart:
-    """The grammar backend on its way. Its library takes a second to load, and its compile worker more: the first request
-    with a grammar should not wait for that, so a server's first start does it before and beside the weights."""
+    """The grammar backend on its way. Its library, its vocabulary and its compile worker take most of a second: the first
+    request with a grammar should not wait for that, so a server's first start does it before and beside the weights."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
@@ -38,20 +39,26 @@ class GrammarStart:
         self._begun: Future[GrammarBackend] | None = None
 
     def fork_worker(self) -> None:
-        """Forks the worker off while this process has one thread and nothing but torch, which both need. What else the
-        grammar library wants they load side by side: here `begin` does, beside the weights."""
+        """Forks the worker off while this process has one thread, and what both need (torch and the grammar library) but
+        nothing else."""
         importlib.import_module("torch")
+        self._load_transformers()
+        load_library()
         self._process = fork_worker(worker_start(self._config))
 
     def begin(self) -> None:
         """Builds the backend in a thread."""
-        if self._config.model_impl == "transformers":
-            # The grammar library imports it as well, and it puts another module in its place at the end of its import:
-            # who asks for it meanwhile keeps the half that is thrown away. So it is whole before there are two threads.
-            importlib.import_module("transformers")
+        self._load_transformers()
         pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-start")
         self._begun = pool.submit(self._build)
         pool.shutdown(wait=False)
+
+    def _load_transformers(self) -> None:
+        """For a model on its code, before there are two threads: the grammar library must not load without it meanwhile,
+        and it puts another module in its place at the end of its own import: who asks for it before keeps the half that
+        is thrown away."""
+        if self._config.model_impl == "transformers":
+            importlib.import_module("transformers")
 
     def take(self) -> "Future[GrammarBackend]":
         """What was begun; begins again if that has been taken."""
@@ -63,6 +70,7 @@ class GrammarStart:
 
     def _build(self) -> GrammarBackend:
         process, self._process = self._process, None
+        load_library()
         backend = importlib.import_module("scheduler.grammar.backend").XGrammarBackend(self._config, process)
         backend.wait_ready(LONGEST_WAIT_S)
         built: GrammarBackend = backend

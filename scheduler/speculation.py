@@ -6,15 +6,28 @@ import math
 from scheduler.ngrams import DraftState
 from scheduler.sequence import Sequence
 
+MARGIN = 1.25
+"""Both trust and price are estimates, and a wrong guess holds everybody in the step up."""
+
+USUAL_FIXED = 4.0
+"""What a step takes before its first token, in tokens, as long as nobody knows better."""
+
+MOST_FIXED = 16.0
+ESTIMATE_WEIGHT = 4.0
+"""How much the usual counts beside what was seen, as a variance of tokens per step."""
+
+FADE = 0.98
+"""What a step counts beside the next one."""
+
 
 class StepCost:
     """What a further token in a step costs, as a share of what tokens cost that come one by one: a line through what
-    recent steps were seen to take. Old steps fade, so it is the line at the numbers of tokens that are usual now."""
+    recent steps were seen to take. Old steps fade, so it is the line at the numbers of tokens that are usual now. Where
+    these hardly differ the line says little, and other processes have their share in every time: then the usual counts.
+    """
 
     def __init__(self) -> None:
-        self._usual = 4.0
-        self._fade = 0.98
-        self._fixed = self._usual  # what a step takes before its first token, in tokens
+        self._fixed = USUAL_FIXED
         self._weight = self._tokens = self._us = self._tokens_us = self._tokens_squared = 0.0
 
     def price(self, rows: int) -> float:
@@ -25,26 +38,23 @@ class StepCost:
         """A step without prompts; 0 is an executor without a clock."""
         if not step_us:
             return
-        fade = self._fade
-        self._weight = self._weight * fade + 1
-        self._tokens = self._tokens * fade + tokens
-        self._us = self._us * fade + step_us
-        self._tokens_us = self._tokens_us * fade + tokens * step_us
-        self._tokens_squared = self._tokens_squared * fade + tokens * tokens
+        self._weight = self._weight * FADE + 1
+        self._tokens = self._tokens * FADE + tokens
+        self._us = self._us * FADE + step_us
+        self._tokens_us = self._tokens_us * FADE + tokens * step_us
+        self._tokens_squared = self._tokens_squared * FADE + tokens * tokens
         mean_tokens, mean_us = self._tokens / self._weight, self._us / self._weight
-        spread = self._tokens_squared / self._weight - mean_tokens**2
-        if self._weight < 10 or spread < 0.5:
-            # Nothing to see: it would never be tried again if what was seen last forbade it.
-            self._fixed += (self._usual - self._fixed) / 100
-            return
-        slope = (self._tokens_us / self._weight - mean_tokens * mean_us) / spread
-        fixed = (mean_us - slope * mean_tokens) / slope if slope > 0 else math.inf
-        self._fixed = min(max(fixed, 0.25), 64.0)
+        variance = self._tokens_squared / self._weight - mean_tokens**2
+        covariance = self._tokens_us / self._weight - mean_tokens * mean_us
+        usual = mean_us / (mean_tokens + USUAL_FIXED)
+        slope = (covariance + ESTIMATE_WEIGHT * usual) / (variance + ESTIMATE_WEIGHT)
+        fixed = mean_us / slope - mean_tokens if slope > 0 else MOST_FIXED
+        self._fixed = min(max(fixed, 0.0), MOST_FIXED)
 
 
 class Speculation:
     """Decides how many ids of a guess are worth computing: one more as long as it is likelier to come true than what it
-    costs. `most` is the longest draft of one row; 0 is no speculation."""
+    costs, and a quarter. `most` is the longest draft of one row; 0 is no speculation."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -67,7 +77,7 @@ class Speculation:
         state.guess = state.index.continuation(sequence.tokens, self._most)
         if not state.guess:
             return []
-        price = self.cost.price(rows)
+        price = MARGIN * self.cost.price(rows)
         count = int(math.log(price) / math.log(state.trust)) if state.trust > price else 0
         return state.guess[: max(0, min(count, room))]
 

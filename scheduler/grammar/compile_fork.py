@@ -1,5 +1,5 @@
-"""The compile worker as a fork of the scheduler, before that has threads, sockets or weights: torch, which both of them
-need, is loaded once and is in memory once."""
+"""The compile worker as a fork of the scheduler, before that has threads, sockets or weights: torch and the grammar
+library, which both of them need, are loaded once and are in memory once."""
 
 import faulthandler
 import gc

@@ -300,6 +300,7 @@ def test_what_model_and_grammars_both_import_is_whole_before_there_are_two_threa
         )
 
     monkeypatch.setattr(executor, "importlib", SimpleNamespace(import_module=import_module))
+    monkeypatch.setattr(executor, "load_library", lambda: None)
     start = GrammarStart(msgspec.structs.replace(make_config(), model_impl=model_impl))
     start.begin()
     start.take().result(timeout=30)

@@ -1,5 +1,6 @@
 """Speculation: what is guessed, how much of it is computed, and that no answer changes."""
 
+import random
 from array import array
 
 import pytest
@@ -66,19 +67,27 @@ def test_trust_follows_the_guesses_that_mattered() -> None:
 
 def test_a_token_costs_what_steps_were_seen_to_take() -> None:
     cost = StepCost()
-    for step in range(60):
-        tokens = 1 + step % 5
+    for step in range(200):
+        tokens = 1 + step % 13
         cost.observe(tokens, 9_000 + 1_000 * tokens)
-    assert cost.price(1) == pytest.approx(0.1)
-    assert cost.price(9) == pytest.approx(0.5)
+    assert cost.price(1) == pytest.approx(0.1, rel=0.3)
+    assert cost.price(9) == pytest.approx(0.5, rel=0.3)
+
+
+def test_steps_of_one_size_say_nothing_about_a_further_token() -> None:
+    cost, rng = StepCost(), random.Random(1)
+    usual = cost.price(32)
+    for _ in range(300):
+        cost.observe(32, rng.choice([80_000, 85_000, 90_000, 300_000]))
+        assert cost.price(32) == pytest.approx(usual, rel=0.05)
 
 
 def test_a_price_that_nothing_is_seen_of_goes_back_to_the_usual() -> None:
     cost = StepCost()
     usual = cost.price(4)
-    for step in range(60):
-        cost.observe(1 + step % 5, 1_000 * (1 + step % 5))
-    assert cost.price(4) > 0.9
+    for step in range(200):
+        cost.observe(1 + step % 13, 1_000 * (1 + step % 13))
+    assert cost.price(4) > 0.75
     for _ in range(1_000):
         cost.observe(4, 4_000)
     assert cost.price(4) == pytest.approx(usual, rel=0.01)
