@@ -256,7 +256,10 @@ def collect_ids(step: PendingStep) -> tuple[NDArray[numpy.int32], dict[int, str]
         for code, message in UNDRAWN:
             for row in draw_rows[ids == code].tolist():
                 failures.setdefault(row, message)
-        ids[(ids < 0) | numpy.isin(draw_rows, list(failures))] = NOTHING_DRAWN
+        if failures:
+            ids[(ids < 0) | numpy.isin(draw_rows, list(failures))] = NOTHING_DRAWN
+        else:
+            ids[ids < 0] = NOTHING_DRAWN
     return ids, failures
 
 

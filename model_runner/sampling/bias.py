@@ -29,6 +29,9 @@ class LogitBias:
     def release(self, slot: int) -> None:
         self._rows.release(slot)
 
+    def any_of(self, slots: NDArray[numpy.int64]) -> bool:
+        return self._rows.any_of(slots)
+
     def apply(self, logits: torch.Tensor, slots: NDArray[numpy.int64]) -> None:
         """Adds to logits [draws, vocab] in place."""
         draws = numpy.flatnonzero(self._rows.has(slots))

@@ -29,6 +29,10 @@ class DenseRows:
     def nbytes(self) -> int:
         return self._matrix.numel() * self._matrix.element_size()
 
+    def any_of(self, slots: NDArray[numpy.int64]) -> bool:
+        """Whether one of the slots has a row."""
+        return len(self._free) < self._matrix.shape[0] and bool(self.has(slots).any())
+
     def has(self, slots: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
         """Which of the slots have a row: [slots]."""
         return numpy.not_equal(self._row_of_slot[slots], NO_ROW)

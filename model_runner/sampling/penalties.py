@@ -42,11 +42,14 @@ class Penalties:
         self._output_counts.release(slot)
         self._prompt_seen.release(slot)
 
+    def any_of(self, slots: NDArray[numpy.int64]) -> bool:
+        return self._output_counts.any_of(slots)
+
     def learn(self, slots: NDArray[numpy.int64], ids: torch.Tensor, valid: torch.Tensor) -> None:
         """Counts ids [draws] of slots [draws] where `valid` [draws]; slots without penalties are passed over."""
-        draws = numpy.flatnonzero(self._output_counts.has(slots))
-        if not len(draws):
+        if not self.any_of(slots):
             return
+        draws = numpy.flatnonzero(self._output_counts.has(slots))
         rows = self._index(self._output_counts.rows(slots[draws]))
         index = self._index(draws)
         counted = (rows, ids[index].clamp(min=0))
@@ -54,9 +57,9 @@ class Penalties:
 
     def apply(self, logits: torch.Tensor, slots: NDArray[numpy.int64]) -> None:
         """Penalises logits [draws, vocab] in place."""
-        draws = numpy.flatnonzero(self._output_counts.has(slots))
-        if not len(draws):
+        if not self.any_of(slots):
             return
+        draws = numpy.flatnonzero(self._output_counts.has(slots))
         index = self._index(draws)
         penalised = logits[index]
         counts = self._output_counts.matrix[self._index(self._output_counts.rows(slots[draws]))]

@@ -11,7 +11,7 @@ from model_runner.device_arrays import ids_to_device, to_device
 from model_runner.sampling import logprobs
 from model_runner.sampling.bans import Bans
 from model_runner.sampling.bias import LogitBias
-from model_runner.sampling.draw import DrawParameters, Search, draw
+from model_runner.sampling.draw import DrawParameters, Search, draw, largest_column
 from model_runner.sampling.grammar_mask import allowed_ids, apply_mask
 from model_runner.sampling.noise import draw_keys
 from model_runner.sampling.penalties import Penalties
@@ -136,9 +136,25 @@ class SamplingPipeline:
         """Draws from the model's logits, float32 [draws, vocab], which are changed in place. Nothing else is: the slots
         know of what was drawn once they `learn` it."""
         slots = batch.slots
-        finite = torch.isfinite(logits.amax(dim=-1))
         asking, questions = self._asking(slots)
         raw = logits[self._index(asking)] if len(asking) else None
+        ids = self._largest(logits) if self._takes_largest(slots, masks) else self._draw_changed(logits, batch, masks)
+        answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)
+        return Drawn(ids, asking, answer)
+
+    def _takes_largest(self, slots: NDArray[numpy.int64], masks: DrawMasks | None) -> bool:
+        """Whether all draws are greedy, from the logits as they are."""
+        changed = self._bans.any_of(slots) or self._penalties.any_of(slots) or self._bias.any_of(slots)
+        return masks is None and not changed and not self._temperature[slots].any()
+
+    def _largest(self, logits: torch.Tensor) -> torch.Tensor:
+        """One pass over the logits: NaN counts as the largest, so the largest alone says whether all are finite."""
+        ids = largest_column(logits)
+        return torch.where(torch.isfinite(logits.gather(1, ids[:, None])[:, 0]), ids, NOT_FINITE)
+
+    def _draw_changed(self, logits: torch.Tensor, batch: DrawBatch, masks: DrawMasks | None) -> torch.Tensor:
+        slots = batch.slots
+        finite = torch.isfinite(logits.amax(dim=-1))
         if self._bans.any_of(slots):
             self._bans.apply(logits, slots, batch.positions, self._legal(masks, logits.shape[1]))
         self._penalties.apply(logits, slots)
@@ -146,9 +162,7 @@ class SamplingPipeline:
         if masks is not None and len(masks.draws):
             apply_mask(logits, self._index(masks.draws), to_device(masks.words, self._device))
         ids = draw(logits, self._parameters(batch), self._vocabulary, self._survivors, self._search)
-        ids = self._mark_undrawn(ids, logits, finite, masks)
-        answer = None if raw is None else logprobs.answer(raw, ids[self._index(asking)], questions)
-        return Drawn(ids, asking, answer)
+        return self._mark_undrawn(ids, logits, finite, masks)
 
     def _legal(self, masks: DrawMasks | None, vocab_size: int) -> dict[int, torch.Tensor]:
         """What the grammar of each masked draw allows: [vocab] bool."""
