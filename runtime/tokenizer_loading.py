@@ -35,25 +35,28 @@ def load_tokenizer(tokenizer_file: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_file_for(source: Path, cache_folder: Path) -> Path:
-    """The tokenizer.json of a checkpoint directory, a .gguf file, or itself; converted into the cache if there is none."""
+def tokenizer_file_for(source: Path, cache_folder: Path, header_bytes: int | None = None) -> Path:
+    """The tokenizer.json of a checkpoint directory, a .gguf file, or itself; converted into the cache if there is none.
+    `header_bytes` is how long a .gguf file's header is, where that has been read already."""
     if source.is_dir() and (source / "tokenizer.json").is_file():
         return source / "tokenizer.json"
     if source.suffix == ".json" and source.is_file():
         return source
     if not source.exists():
         raise StartError(f"there is no tokenizer at {source}")
-    target = cache_folder / "tokenizers" / f"{_content_key(source)}.json"
+    target = cache_folder / "tokenizers" / f"{_content_key(source, header_bytes)}.json"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         _convert(source, target)
     return target
 
 
-def _content_key(source: Path) -> str:
+def _content_key(source: Path, header_bytes: int | None) -> str:
     digest = hashlib.sha256(f"{_CONVERSION_VERSION}".encode())
     if source.is_file():
-        length = read_gguf_header(source).header_bytes if source.suffix == ".gguf" else source.stat().st_size
+        length = source.stat().st_size
+        if source.suffix == ".gguf":
+            length = header_bytes or read_gguf_header(source).header_bytes
         with source.open("rb") as content:
             digest.update(content.read(length))
         return digest.hexdigest()[:32]
