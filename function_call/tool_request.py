@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import jsonschema
-
+from function_call.schema_check import SchemaCheck, SchemaFault
 from protocol.errors import RequestError
 from protocol.requests import Adjustment
 
@@ -73,7 +72,10 @@ def read_tool_request(
         raise _refused(field_name, "must be a list of at least one tool; leave the field out to have none")
     adjustments: list[Adjustment] = []
     custom: set[str] = set()
-    read = tuple(_tool(tool, f"{field_name}[{i}]", legacy, custom, adjustments) for i, tool in enumerate(tools))
+    schemas = SchemaCheck()
+    read = tuple(
+        _tool(tool, f"{field_name}[{i}]", legacy, custom, adjustments, schemas) for i, tool in enumerate(tools)
+    )
     names = [tool["function"]["name"] for tool in read]
     for i, name in enumerate(names):
         if name in names[:i]:
@@ -102,7 +104,9 @@ def _legacy_tools(functions: Any) -> list[Tool]:
     return [{"type": "function", "function": function} for function in functions]
 
 
-def _tool(tool: Any, place: str, legacy: bool, custom: set[str], adjustments: list[Adjustment]) -> Tool:
+def _tool(
+    tool: Any, place: str, legacy: bool, custom: set[str], adjustments: list[Adjustment], schemas: SchemaCheck
+) -> Tool:
     if not isinstance(tool, Mapping):
         raise _refused(place, "must be an object")
     kind = tool.get("type", "function")
@@ -121,7 +125,7 @@ def _tool(tool: Any, place: str, legacy: bool, custom: set[str], adjustments: li
     _name(function.get("name"), f"{inner}.name")
     parameters = function.get("parameters")
     if parameters is not None:
-        _check_schema(parameters, f"{inner}.parameters")
+        _check_schema(schemas, parameters, f"{inner}.parameters")
     return {"type": "function", "function": dict(function)}
 
 
@@ -133,28 +137,18 @@ def _name(name: Any, place: str) -> str:
     return name
 
 
-def _check_schema(schema: Any, place: str) -> None:
+def _check_schema(schemas: SchemaCheck, schema: Any, place: str) -> None:
     if not isinstance(schema, Mapping):
         raise _refused(place, "must be a JSON schema, an object", "invalid_function_parameters")
     kind = schema.get("type", "object")
     if kind != "object":
         raise _refused(place, f"must describe an object, not {kind!r}", "invalid_function_parameters")
     try:
-        _dialect(schema).check_schema(schema)
-    except jsonschema.SchemaError as error:
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-        raise _refused(
-            place, f"is no valid JSON schema: {error.message} (at {place}{where})", "invalid_function_parameters"
-        ) from None
+        schemas.check(schema, place)
+    except SchemaFault as fault:
+        raise _refused(place, str(fault), "invalid_function_parameters") from None
     except RecursionError:
         raise _refused(place, "is nested too deeply", "invalid_function_parameters") from None
-
-
-def _dialect(schema: Mapping[str, Any]) -> Any:
-    """The validator that `$schema` asks for: tuples and bounds are written otherwise in older drafts."""
-    latest = jsonschema.Draft202012Validator
-    asked = schema.get("$schema")
-    return jsonschema.validators.validator_for({"$schema": asked}, default=latest) if isinstance(asked, str) else latest
 
 
 def _custom(tool: Any, place: str, adjustments: list[Adjustment]) -> tuple[str, Tool]:
