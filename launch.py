@@ -13,14 +13,15 @@ import setproctitle
 
 from function_call.deployment import decide_parsers
 from model_runner.attention.support import flashinfer_refusal
+from model_runner.kernels.library import build_refusal
 from model_runner.kernels.support import kernels_refusal
 from model_runner.models.catalogue import find_architecture, list_models
 from protocol.control import Role
 from runtime.announcements import Announcer
 from runtime.arguments import parse_arguments
-from runtime.engine_config import EngineConfig
+from runtime.engine_config import EngineConfig, ModelDescription
 from runtime.environment import Environment, read_environment
-from runtime.hardware import read_hardware
+from runtime.hardware import Hardware, read_hardware
 from runtime.listening import Listener, open_listener
 from runtime.logging_setup import set_up_logging
 from runtime.model_description import describe_model, text_config
@@ -86,19 +87,27 @@ def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> En
     )
     model = describe_model(args, path, environment.cache_folder)
     hardware = read_hardware(cuda_visible_devices=environment.cuda_visible_devices)
-    text = text_config(model.config)
     given = Given(
         args,
         model,
         hardware,
         weight_bytes(path),
         environment.omp_threads,
-        kernels_refusal(model.architecture, text, hardware.processor_flags),
+        _kernels_refusal(args, model, hardware, environment),
         native=find_architecture(model.architecture) is not None,
-        flashinfer_refusal=flashinfer_refusal(model.architecture, text),
+        flashinfer_refusal=flashinfer_refusal(model.architecture, text_config(model.config)),
     )
     config = resolve(given, run_dir=str(run_dir), version=VERSION)
     return decide_parsers(config, chosen_template_text(args.chat_template, model))
+
+
+def _kernels_refusal(
+    args: ServerArgs, model: ModelDescription, hardware: Hardware, environment: Environment
+) -> str | None:
+    """Kernels that will be wanted are compiled now: if they can't be, or fail their check, plain torch serves."""
+    refusal = kernels_refusal(model.architecture, text_config(model.config), hardware.processor_flags)
+    wanted = args.attention_backend in ("auto", "cpu") and (args.device == "cpu" or hardware.gpus == 0)
+    return build_refusal(environment.cache_folder / "kernels") if wanted and refusal is None else refusal
 
 
 def supervise(config: EngineConfig, listener: Listener | None, modules: Mapping[Role, str]) -> int:

@@ -2,14 +2,19 @@
 
 import ctypes
 import hashlib
+import logging
 import platform
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-from runtime.environment import read_environment
+from runtime.environment import child_environment, read_environment
 from runtime.start_error import StartError
+
+logger = logging.getLogger(__name__)
 
 SOURCE_DIR = Path(__file__).parent / "source"
 COMPILE_FLAGS = (
@@ -26,6 +31,8 @@ COMPILE_FLAGS = (
 REQUIRED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
 NO_PROCESSOR = f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
 NO_COMPILER = "there is no C++ compiler (CXX, or else g++ or clang++) to build the CPU kernels with"
+UNSOUND = "the CPU kernels that were compiled here don't work on this processor"
+CHECK_TIMEOUT_S = 60.0
 
 
 class KernelsUnavailable(StartError):
@@ -156,12 +163,14 @@ def _find_compiler() -> str | None:
 def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:
     """Path of the shared library for these sources and this processor, compiled (some 10 s) if the cache lacks it.
 
-    Raises KernelsUnavailable without a C++ compiler or the needed instructions, or when compilation fails.
+    Raises KernelsUnavailable without a C++ compiler or the needed instructions, when compilation fails, or when what was
+    compiled does not compute right on this processor. The cache holds only what did.
     """
     if platform.machine() != "x86_64" or not cpu_flags() >= REQUIRED_CPU_FLAGS:
         raise KernelsUnavailable(NO_PROCESSOR)
     flags = (*COMPILE_FLAGS, *more_flags)
-    key = hashlib.sha256(" ".join(flags).encode() + " ".join(sorted(cpu_flags())).encode())
+    # A cache folder may be shared: between hosts, or between containers whose C libraries differ.
+    key = hashlib.sha256(" ".join([*flags, *sorted(cpu_flags()), *platform.libc_ver()]).encode())
     for source in sorted(SOURCE_DIR.iterdir()):
         key.update(source.name.encode() + source.read_bytes())
     target = cache_dir / f"candor-kernels-{key.hexdigest()[:20]}.so"
@@ -178,15 +187,51 @@ def _compile(target: Path, flags: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / target.name
         command = [compiler, *flags, str(SOURCE_DIR / "decoder.cpp"), "-o", str(built)]
+        logger.info("compiling the CPU kernels for this processor, once")
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise KernelsUnavailable(f"the CPU kernels did not compile: {done.stderr.strip()[-500:]}")
+        _check(built)
         built.replace(target)  # atomic: two processes that build at once end with one whole file
 
 
+def _check(built: Path) -> None:
+    """In a process of its own, which an illegal instruction may end."""
+    command = [sys.executable, "-P", "-m", "model_runner.kernels.check", str(built)]
+    try:
+        done = subprocess.run(
+            command, env=child_environment(), capture_output=True, text=True, check=False, timeout=CHECK_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise KernelsUnavailable(f"{UNSOUND}: no answer within {CHECK_TIMEOUT_S:.0f} s") from None
+    if done.returncode < 0:
+        raise KernelsUnavailable(f"{UNSOUND}: {signal.Signals(-done.returncode).name}")
+    if done.returncode != 0:
+        last_line = done.stderr.strip().rpartition("\n")[2]
+        raise KernelsUnavailable(f"{UNSOUND}: {last_line or done.returncode}")
+
+
+def build_refusal(cache_dir: Path) -> str | None:
+    """Why the kernels can't be had although nothing is missing, None once they are in the cache."""
+    try:
+        build_library(cache_dir)
+    except KernelsUnavailable as error:
+        logger.warning("%s", error)
+        return str(error)
+    return None
+
+
 def load_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """The kernels for this processor, built if need be. Raises what `build_library` does."""
+    return open_library(build_library(cache_dir, more_flags))
+
+
+def open_library(path: Path) -> ctypes.CDLL:
     """The kernels with their signatures declared; struct layouts are checked against the compiler's."""
-    library = ctypes.CDLL(str(build_library(cache_dir, more_flags)))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:  # another C++ runtime, or a cache folder that nothing may be executed from
+        raise KernelsUnavailable(f"the compiled CPU kernels can't be loaded: {error}") from None
     library.candor_create.restype = ctypes.c_void_p
     library.candor_create.argtypes = [ctypes.c_int]
     library.candor_destroy.restype = None

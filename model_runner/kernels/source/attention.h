@@ -16,7 +16,7 @@ namespace candor {
 
 constexpr int kPageTokens = 16;
 constexpr int kSplit = 512;
-#if defined(CANDOR_AVX512) || defined(CANDOR_EMULATE_VNNI)
+#if defined(CANDOR_AVX512)
 constexpr int kQueryTile = 12;
 #else
 constexpr int kQueryTile = 5;
@@ -72,20 +72,20 @@ struct AttentionRule {
 template <int N, int P>
 inline void score_pages(const uint16_t* const* pages, int dim, const float* queries, float* scores) {
   F32x16 total[N * P];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < N * P; ++i) total[i] = zero16();
   for (int d = 0; d < dim; d += 2) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) {
       F32x16 even, odd;
       pairs16(pages[p] + d * kPageTokens, even, odd);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) total[n * P + p] = fma16(even, all16(queries[n * kMaxHeadDim + d]), total[n * P + p]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) total[n * P + p] = fma16(odd, all16(queries[n * kMaxHeadDim + d + 1]), total[n * P + p]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < N * P; ++i) store16(scores + i / P * kScoreRow + i % P * kPageTokens, total[i]);
 }
 
@@ -93,21 +93,21 @@ inline void score_pages(const uint16_t* const* pages, int dim, const float* quer
 template <int N, int P>
 inline void weigh_page(const uint16_t* page, int dim, int d, const float* weights, SplitState* out) {
   F32x16 total[N * P];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < N * P; ++i) total[i] = load16(out[i / P].values + d + i % P * 16);
   const uint16_t* line = page + d * 2;
   for (int token = 0; token < kPageTokens; token += 2, line += dim * 2) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) {
       F32x16 even, odd;
       pairs16(line + p * 32, even, odd);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) total[n * P + p] = fma16(even, all16(weights[n * kScoreRow + token]), total[n * P + p]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int n = 0; n < N; ++n) total[n * P + p] = fma16(odd, all16(weights[n * kScoreRow + token + 1]), total[n * P + p]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < N * P; ++i) store16(out[i / P].values + d + i % P * 16, total[i]);
 }
 

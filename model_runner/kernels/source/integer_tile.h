@@ -13,8 +13,10 @@ constexpr int kStretch = 8;  // groups unpacked at a time: 8 KB of 16-bit weight
 constexpr int kAhead = 2560;  // bytes of weights asked for before they are needed; the processor alone looks less far
 #if defined(CANDOR_AVX512)
 constexpr int kIntegerTileRows = 8;
+constexpr int kIntegerUnroll = 8;  // where a loop of AVX-512 VNNI ends, compilers copy every sum
 #else
 constexpr int kIntegerTileRows = 3;
+constexpr int kIntegerUnroll = 2;
 #endif
 
 // Weights of up to kStretch groups as the products want them: per group 16 lines of pairs (16 outputs x 2 k of 16 bits)
@@ -98,20 +100,20 @@ struct GroupSums {
   void pairs(const uint8_t* weights, const int16_t* x, size_t k) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) sum[r] = all_int16(0);
-#pragma GCC unroll 2
+#pragma GCC unroll kIntegerUnroll
     for (int p = 0; p < kGroup; p += 2, weights += 64) {
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[r] = pair_dot(sum[r], weights, pair_at(x + r * k + p));
     }
   }
 
-#if defined(CANDOR_VNNI)
+#if defined(CANDOR_AVX512)
   // Weights raised by 128 are paid back beforehand.
   template <bool Raised>
   void quads(const uint8_t* weights, const int8_t* x, size_t k, const int32_t* totals, size_t groups) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) sum[r] = all_int16(Raised ? -128 * totals[r * groups] : 0);
-#pragma GCC unroll 2
+#pragma GCC unroll kIntegerUnroll
     for (int q = 0; q < kGroup; q += 4, weights += 64) {
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[r] = quad_dot(sum[r], weights, quad_at(x + r * k + q));
@@ -199,7 +201,7 @@ inline void integer_rows(const Linear& linear, const uint8_t* panel, const Activ
     else integer_panel<kInt4, false>(panel, k, x, row, rows, totals);
     return;
   }
-#if defined(CANDOR_VNNI)
+#if defined(CANDOR_AVX512)
   if (!wide) return integer_panel<kInt8, false>(panel, k, x, row, rows, totals);
 #endif
   integer_panel<kInt8, true>(panel, k, x, row, rows, totals);

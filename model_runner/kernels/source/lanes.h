@@ -72,8 +72,6 @@ inline void store_half(uint8_t* p, __m256i a) { _mm256_storeu_si256(reinterpret_
 
 // Sixteen sums of 32 bits, and exact dot products of small integers that add to them.
 #if defined(CANDOR_AVX512)
-#define CANDOR_VNNI 1
-
 struct I32x16 {
   __m512i v;
 };
@@ -109,23 +107,6 @@ inline I32x16 pair_dot(I32x16 sum, const uint8_t* weights, int32_t pair) {
           _mm256_add_epi32(sum.high, _mm256_madd_epi16(load_half(weights + 32), x))};
 }
 
-// AVX2 has no such instruction. CANDOR_EMULATE_VNNI computes the same slowly, so that the code around it can be tested
-// on any machine.
-#if defined(CANDOR_EMULATE_VNNI)
-#define CANDOR_VNNI 1
-
-inline I32x16 quad_dot(I32x16 sum, const uint8_t* weights, int32_t quad) {
-  int8_t x[4];
-  int32_t lane[16];
-  __builtin_memcpy(x, &quad, 4);
-  __builtin_memcpy(lane, &sum, 64);
-  for (int output = 0; output < 16; ++output)
-    for (int i = 0; i < 4; ++i) lane[output] += weights[output * 4 + i] * x[i];
-  __builtin_memcpy(&sum, lane, 64);
-  return sum;
-}
-
-#endif
 #endif
 
 }  // namespace candor

@@ -33,7 +33,7 @@ inline bool is_integer(const Linear& linear) { return linear.form == kInt4 || li
 // Whether products are made of 16-bit integers. AVX2 multiplies signed bytes no faster than these, so there int8 weights
 // always have them; sums are exact either way.
 inline bool is_wide(const Linear& linear) {
-#if defined(CANDOR_VNNI)
+#if defined(CANDOR_AVX512)
   return linear.activation_bits == 16;
 #else
   return linear.activation_bits == 16 || linear.form == kInt8;

@@ -154,10 +154,10 @@ def test_long_contexts_split_and_merge_alike(library: ctypes.CDLL, window: int |
 
 
 def test_tiles_pass_over_splits_that_lie_before_some_of_their_windows(
-    emulating_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+    avx512_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the tiles of AVX-512 and one query head per KV head, a tile's windows begin up to 36 tokens apart."""
-    monkeypatch.setattr(build, "load_library", lambda cache_dir: emulating_library)
+    monkeypatch.setattr(build, "load_library", lambda cache_dir: avx512_library)
     config = config_of("MistralForCausalLM", "none", "cpu", "bfloat16")
     settings = config.model.config | {"num_key_value_heads": 4, "sliding_window": 600}
     harness = Harness(msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, config=settings)))
@@ -165,6 +165,41 @@ def test_tiles_pass_over_splits_that_lie_before_some_of_their_windows(
     whole = harness.logits((prompt, 0, 1))
     for at in (1103, 1140, 1151, 1299):
         assert torch.equal(harness.logits((prompt[at : at + 1], at, 1)), whole[at : at + 1])
+
+
+@pytest.mark.parametrize("quantization", ["none", "w8a8", "int4"])
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("Gemma2ForCausalLM", {"sliding_window": 550}),
+        ("Qwen3ForCausalLM", {"num_attention_heads": 14, "head_dim": 48}),
+        ("Olmo2ForCausalLM", {"num_key_value_heads": 1}),
+    ],
+)
+def test_avx512_code_gives_the_same_bits(
+    avx2_library: ctypes.CDLL,
+    avx512_library: ctypes.CDLL,
+    monkeypatch: pytest.MonkeyPatch,
+    architecture: str,
+    changes: dict[str, Any],
+    quantization: str,
+) -> None:
+    config = config_of(architecture, quantization, "cpu", "bfloat16")
+    config = msgspec.structs.replace(
+        config, model=msgspec.structs.replace(config.model, config=config.model.config | changes)
+    )
+    prompt = ids_of(700)
+    steps: list[list[tuple[list[int], int, int]]] = [
+        [(prompt[:650], 0, 1)],
+        [(prompt[650:657], 650, 1), (prompt[:1], 0, 60), (prompt[3:26], 0, 70)],
+        [(prompt[657:658], 657, 1)],
+    ]
+    of_code = []
+    for code in (avx2_library, avx512_library):
+        monkeypatch.setattr(build, "load_library", lambda cache_dir, code=code: code)
+        harness = Harness(config)
+        of_code.append(torch.cat([harness.logits(*rows) for rows in steps]))
+    assert torch.equal(*of_code)
 
 
 def test_nan_stays_with_its_row(library: ctypes.CDLL) -> None:

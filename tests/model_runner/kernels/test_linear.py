@@ -72,15 +72,19 @@ def test_a_row_is_the_same_bits_in_any_company(library: ctypes.CDLL, form: str) 
         assert torch.equal(apart, together)
 
 
-@pytest.mark.parametrize("form", ["int4", "int8", "int4 16 bits", "int8 16 bits"])
-def test_avx512_code_computes_the_same_bits(library: ctypes.CDLL, emulating_library: ctypes.CDLL, form: str) -> None:
-    weight, _ = packed(form, random(32, 96), random(32, seed=3))
-    x = random(9, 96, seed=4)
-    assert torch.equal(multiply(library, weight, x), multiply(emulating_library, weight, x))
+@pytest.mark.parametrize("form", FORMS)
+def test_avx512_code_computes_the_same_bits(avx2_library: ctypes.CDLL, avx512_library: ctypes.CDLL, form: str) -> None:
+    weight, _ = packed(form, random(32, 544), random(32, seed=3))
+    x = random(105, 544, seed=4) * torch.logspace(-4, 4, 544)
+    for rows in (*range(1, 18), 105):
+        part = x[:rows].contiguous()
+        assert torch.equal(multiply(avx2_library, weight, part), multiply(avx512_library, weight, part))
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_extreme_integers_do_not_saturate(library: ctypes.CDLL, bits: ActivationBits) -> None:
+@pytest.mark.parametrize("code", ["avx2_library", "avx512_library"])
+def test_extreme_integers_do_not_saturate(code: str, bits: ActivationBits, request: pytest.FixtureRequest) -> None:
+    library = request.getfixturevalue(code)
     quants = torch.full((16, 32), 255, dtype=torch.uint8)
     ones = torch.ones(16, 2, dtype=torch.float16)
     nibbles = GroupedWeight(quants, ones, torch.zeros(16, 2, dtype=torch.float16))
