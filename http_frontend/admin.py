@@ -163,7 +163,8 @@ def _seconds(value: str | None) -> float | None:
 
 async def abort_request(request: Request) -> Response:
     front = front_of(request)
-    fields = ABORT.check(await front.read(request), "", front.review(request))
+    review = front.review(request)
+    fields = ABORT.check(await front.read(request, review), "", review)
     rid = fields.get("rid") or fields.get("request_id")
     if not rid and not fields.get("abort_all", False):
         raise RequestError("rid: name a request, or set abort_all", param="rid", code="missing_required_parameter")

@@ -6,20 +6,22 @@ from typing import Any
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from http_frontend.repeated_keys import repeated_keys
 from protocol.errors import RequestError
 
 MAX_DEPTH = 128
 
 
-async def read_json(request: Request, max_bytes: int, timeout_s: float) -> Any:
-    """The body as JSON. RequestError 400, 408, 413 or 415."""
+async def read_json(request: Request, max_bytes: int, timeout_s: float) -> tuple[Any, list[str]]:
+    """The body as JSON, and the keys that stand in it more than once. RequestError 400, 408, 413 or 415."""
     try:
         async with asyncio.timeout(timeout_s):
             raw = await read_bytes(request, max_bytes)
     except TimeoutError:
         raise RequestError(f"the body did not arrive within {timeout_s:g} s", status=408, code="body_timeout") from None
     refuse_other_types(request.headers.get("content-type"), request.headers.get("content-encoding"))
-    return parse_json(raw)
+    value = parse_json(raw)
+    return value, repeated_keys(raw, value)
 
 
 async def read_bytes(request: Request, max_bytes: int) -> bytes:

@@ -64,8 +64,8 @@ class Front:
 
     async def accept(self, request: Request, body: Record) -> Call:
         """Reads and checks the body of a generating call."""
-        raw = await self.read(request)
         review = self.review(request)
+        raw = await self.read(request, review)
         fields = body.check(raw, "", review)
         for wins, other in TWO_NAMES:
             if wins in fields and other in fields and fields[wins] != fields[other]:
@@ -88,10 +88,13 @@ class Front:
             fairness_key=request.scope.get("candor.key", ""),
         )
 
-    async def read(self, request: Request) -> Any:
+    async def read(self, request: Request, review: Review) -> Any:
         """The body as JSON, within the limits of size and time."""
         args = self.config.args
-        return await read_json(request, args.max_body_bytes, args.slow_client_timeout_s)
+        value, repeated = await read_json(request, args.max_body_bytes, args.slow_client_timeout_s)
+        for path in repeated:
+            review.tell(path[:128], "ignored", "the key is there more than once: the last one counts")
+        return value
 
     def review(self, request: Request) -> Review:
         strict = self.config.args.strict or request.headers.get("x-candor-strict") == "1"

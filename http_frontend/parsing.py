@@ -15,7 +15,8 @@ from http_frontend.front import front_of
 
 async def parse_function_call(request: Request) -> Response:
     front = front_of(request)
-    fields = PARSE_FUNCTION_CALL.check(await front.read(request), "", front.review(request))
+    review = front.review(request)
+    fields = PARSE_FUNCTION_CALL.check(await front.read(request, review), "", review)
     name = fields.get("tool_call_parser") or front.config.tool_call_parser
     if name is None:
         refuse("tool_call_parser", "is required: the server runs without one", "missing_required_parameter")
@@ -34,7 +35,8 @@ async def parse_function_call(request: Request) -> Response:
 
 async def separate_reasoning(request: Request) -> Response:
     front = front_of(request)
-    fields = SEPARATE_REASONING.check(await front.read(request), "", front.review(request))
+    review = front.review(request)
+    fields = SEPARATE_REASONING.check(await front.read(request, review), "", review)
     name = fields.get("reasoning_parser") or front.config.reasoning_parser
     if name is None:
         refuse("reasoning_parser", "is required: the server runs without one", "missing_required_parameter")

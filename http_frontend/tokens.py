@@ -33,7 +33,7 @@ def _answer(body: dict[str, Any], review: Review) -> Response:
 async def tokenize(request: Request) -> Response:
     front = front_of(request)
     review = front.review(request)
-    fields = TOKENIZE.check(await front.read(request), "", review)
+    fields = TOKENIZE.check(await front.read(request, review), "", review)
     _, model = front.models.resolve(fields.get("model"), review)
     given = [name for name in ("prompt", "text", "messages") if name in fields]
     if len(given) != 1:
@@ -72,7 +72,7 @@ async def _tokenize(front: Front, model: str, prompt: Prompt) -> Tokenized:
 async def detokenize(request: Request) -> Response:
     front = front_of(request)
     review = front.review(request)
-    fields = DETOKENIZE.check(await front.read(request), "", review)
+    fields = DETOKENIZE.check(await front.read(request, review), "", review)
     _, model = front.models.resolve(fields.get("model"), review)
     tokens = fields["tokens"]
     single = not tokens or isinstance(tokens[0], int)
