@@ -66,6 +66,7 @@ class Choice:
         self._unmatched = 0  # characters of reasoning, which the matcher has not seen
         self._prompt_logprobs: list[TokenLogprob | None] | None = None
         self._cached_tokens = self._reasoning_tokens = self._retractions = 0
+        self._prediction: tuple[int, int] | None = None
         self._adjustments: tuple[Adjustment, ...] = ()
         self._passes = self._matcher is None and self._interval == 1
         if delivered:
@@ -105,6 +106,7 @@ class Choice:
         self._cached_tokens = output.cached_tokens or self._cached_tokens
         self._reasoning_tokens = output.reasoning_tokens
         self._retractions = output.retractions or self._retractions
+        self._prediction = output.prediction
         if self._decoder.open:
             self._hold(token_id, text)
             return None
@@ -122,6 +124,7 @@ class Choice:
             cached_tokens=self._cached_tokens,
             reasoning_tokens=self._reasoning_tokens,
             retractions=self._retractions,
+            prediction=self._prediction,
         )
 
     def _note(self, output: SequenceOutput) -> None:
@@ -138,6 +141,7 @@ class Choice:
         # It may shrink: the first tokens of a marker are reasoning until the marker is whole.
         self._reasoning_tokens = output.reasoning_tokens
         self._retractions = output.retractions or self._retractions
+        self._prediction = output.prediction
 
     def _replay(self, ids: list[int]) -> None:
         """Takes in what the client has already: the text continues behind it."""
@@ -241,6 +245,7 @@ class Choice:
             self._reasoning_tokens,
             self._retractions,
             adjustments,
+            self._prediction,
         )
 
     def _release_counts(self, count: int) -> None:

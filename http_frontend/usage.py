@@ -14,6 +14,7 @@ class Tally:
         self._completion: dict[tuple[int, int], int] = {}
         self._reasoning: dict[tuple[int, int], int] = {}
         self._cached: dict[int, int] = {}
+        self._predictions: dict[tuple[int, int], tuple[int, int]] = {}
 
     def admit(self, admitted: list[Admitted]) -> None:
         self._prompt_tokens = sum(one.prompt_tokens for one in admitted)
@@ -27,6 +28,9 @@ class Tally:
             # The first word counts: after a recovery the prompt is found in the cache because of ourselves.
             self._cached.setdefault(position, output.cached_tokens)
 
+        if output.prediction is not None:
+            self._predictions[key] = output.prediction
+
     @property
     def prompt_tokens(self) -> int:
         return self._prompt_tokens
@@ -36,10 +40,14 @@ class Tally:
         return sum(self._completion.values()) * self._copies
 
     def usage(self) -> dict[str, Any]:
+        details = {"reasoning_tokens": sum(self._reasoning.values()) * self._copies}
+        if self._predictions:
+            accepted, rejected = (sum(counts) for counts in zip(*self._predictions.values(), strict=True))
+            details |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
         return {
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self._prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())},
-            "completion_tokens_details": {"reasoning_tokens": sum(self._reasoning.values()) * self._copies},
+            "completion_tokens_details": details,
         }

@@ -54,6 +54,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
 
     `prompt_logprobs` comes once, with the first output: one entry per prompt token, None for the first.
     `adjustments` are what was found while decoding (forced end of reasoning and the like), with the finish.
+    `prediction` counts the ids of the request's prediction that were computed: (accepted, rejected) so far.
     """
 
     request_id: str
@@ -67,6 +68,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     reasoning_tokens: int = 0
     retractions: int = 0
     adjustments: tuple[Adjustment, ...] = ()
+    prediction: tuple[int, int] | None = None
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag="step"):
@@ -124,6 +126,7 @@ class TextOutput(msgspec.Struct, frozen=True, array_like=True):
     reasoning_tokens: int = 0
     retractions: int = 0
     adjustments: tuple[Adjustment, ...] = ()
+    prediction: tuple[int, int] | None = None
 
 
 class TextBatch(msgspec.Struct, frozen=True, tag="text"):

@@ -94,6 +94,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="gene
     wants_prompt_ids: bool = False
     probe: bool = False
     suspect: bool = False
+    prediction: str = ""
+    """What the answer is expected to be: guesses come from it, and change nothing."""
     replica: int | None = None
     resume: tuple[ChoiceProgress, ...] = ()
 
@@ -156,6 +158,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag="engine
     wants_prompt_ids: bool = False
     probe: bool = False
     suspect: bool = False
+    prediction_ids: bytes = b""
     resume: tuple[ChoiceProgress, ...] = ()
     adjustments: tuple[Adjustment, ...] = ()
 

@@ -54,6 +54,12 @@ class SamplingParameters(msgspec.Struct, frozen=True, omit_defaults=True):
     grammar: GrammarSpec | None = None
     thinking_budget: int | None = None
 
+    @property
+    def draws_depend_on_each_other(self) -> bool:
+        """Whether a draw depends on which ids were drawn before it, beside the model's reading of them."""
+        penalised = self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0
+        return bool(penalised or self.banned_sequences or self.bad_words)
+
 
 class DetokenizeOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """How ids become the text that the client sees.

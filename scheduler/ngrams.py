@@ -1,6 +1,7 @@
 """Guesses at what comes next, from the choice's own text."""
 
 from array import array
+from bisect import bisect_right
 
 FIRST_TRUST = 0.5
 MOST_TRUST = 0.99
@@ -45,15 +46,65 @@ class NgramIndex:
         return ids
 
 
+class Prediction:
+    """A text that the answer is expected to be, and how far the answer has come in it.
+
+    Where they part, the place is found again by the next pair of ids that both have, after the last place if it can be.
+    """
+
+    __slots__ = ("_follows", "_ids", "_place", "_places", "_seen")
+
+    def __init__(self, ids: "array[int]", prompt_length: int) -> None:
+        self._ids = ids
+        self._seen = prompt_length
+        self._place = 0
+        self._follows = True
+        self._places: dict[int, list[int]] = {}
+        for position in range(1, len(ids)):
+            self._places.setdefault(ids[position - 1] << 32 | ids[position], []).append(position + 1)
+
+    def continuation(self, tokens: "array[int]", count: int) -> list[int]:
+        """What comes next in it: at most `count` ids, none where the answer is somewhere else."""
+        for position in range(self._seen, len(tokens)):
+            token = tokens[position]
+            if self._follows and self._place < len(self._ids) and self._ids[self._place] == token:
+                self._place += 1
+                continue
+            places = self._places.get(tokens[position - 1] << 32 | token) if position else None
+            self._follows = places is not None
+            if places is not None:
+                self._place = places[bisect_right(places, self._place) % len(places)]
+        self._seen = len(tokens)
+        return self._ids[self._place : self._place + count].tolist() if self._follows else []
+
+
 class DraftState:
     """What speculation knows about one choice: `trust` is the share of its guesses that come true."""
 
-    __slots__ = ("guess", "index", "trust")
+    __slots__ = ("_index", "_prediction", "accepted", "guess", "predicted", "rejected", "trust")
 
-    def __init__(self) -> None:
-        self.index = NgramIndex()
+    def __init__(self, prediction: Prediction | None = None) -> None:
+        self._index = NgramIndex()
+        self._prediction = prediction
         self.trust = FIRST_TRUST
         self.guess: list[int] = []
+        self.predicted = False
+        self.accepted = self.rejected = 0
+
+    def look(self, tokens: "array[int]", count: int) -> None:
+        """Makes a guess at the next `count` ids; an empty one where nothing is known."""
+        if self._prediction is not None:
+            self.guess = self._prediction.continuation(tokens, count)
+            self.predicted = bool(self.guess)
+            if self.predicted:
+                return
+        self.guess = self._index.continuation(tokens, count)
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """What became of a draft; only those of a prediction are counted."""
+        if self.predicted:
+            self.accepted += accepted
+            self.rejected += drafted - accepted
 
     def learn(self, drawn: list[int]) -> None:
         """Judges the guess by what was drawn; ids beyond the first that differs were never at issue."""

@@ -10,6 +10,7 @@ from scheduler.outgoing import Outgoing
 from scheduler.plan_builder import StepRecord
 from scheduler.planner import Planner
 from scheduler.sequence import Request, Sequence, State
+from scheduler.speculation import predicted
 from scheduler.yielded import yielded
 
 
@@ -198,6 +199,7 @@ class Results:
                 sequence.reasoning.tokens if sequence.reasoning is not None else 0,
                 sequence.retractions,
                 sequence.adjustments if finish is not None else (),
+                predicted(sequence),
             ),
         )
 

@@ -7,7 +7,6 @@ from array import array
 from protocol.ids import pack_ids, unpack_array
 from protocol.outputs import IdLogprobs
 from protocol.requests import Adjustment, EngineRequest
-from protocol.sampling import SamplingParameters
 from scheduler.grammar.interface import GrammarState
 from scheduler.ngrams import DraftState
 from scheduler.radix_cache import Node
@@ -163,7 +162,7 @@ class Sequence:
         self.reasoning = ReasoningTracker(span, request.marker_ends, reopens=free) if span is not None else None
         self.grammar: GrammarState | None = None
         self.masked_at_times = not free or (span is not None and message.sampling.thinking_budget is not None)
-        self.may_speculate = not self.masked_at_times and not depends_on_history(message.sampling)
+        self.may_speculate = not self.masked_at_times and not message.sampling.draws_depend_on_each_other
         self.draft_state: DraftState | None = None
         self.mandatory: list[int] = []
         self.mask_asked = False
@@ -235,9 +234,3 @@ class Sequence:
         if budget is None or reasoning is None or not self.drawing:
             return False
         return reasoning.tokens + self.drawing >= budget
-
-
-def depends_on_history(sampling: SamplingParameters) -> bool:
-    """Whether a draw depends on which ids were drawn before it, beside the model's reading of them."""
-    penalised = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0
-    return bool(penalised or sampling.banned_sequences)

@@ -3,7 +3,8 @@ kept as far as it is what would have been drawn anyway."""
 
 import math
 
-from scheduler.ngrams import DraftState
+from protocol.ids import unpack_array
+from scheduler.ngrams import DraftState, Prediction
 from scheduler.sequence import Sequence
 
 MARGIN = 1.25
@@ -73,8 +74,8 @@ class Speculation:
         """
         state = sequence.draft_state
         if state is None:
-            state = sequence.draft_state = DraftState()
-        state.guess = state.index.continuation(sequence.tokens, self._most)
+            state = sequence.draft_state = DraftState(prediction_of(sequence))
+        state.look(sequence.tokens, self._most)
         if not state.guess:
             return []
         price = MARGIN * self.cost.price(rows)
@@ -83,9 +84,25 @@ class Speculation:
 
     def verified(self, sequence: Sequence, draft: list[int], drawn: list[int]) -> None:
         """What was drawn of the choice: the accepted ids of the draft, and one more."""
+        state = sequence.draft_state
+        if state is None:
+            return
         if draft:
             self.drafted_tokens += len(draft)
             self.accepted_tokens += len(drawn) - 1
-        if sequence.draft_state is not None:
-            sequence.draft_state.learn(drawn)
-            sequence.draft_state.guess = []
+            state.count(len(draft), len(drawn) - 1)
+        state.learn(drawn)
+        state.guess = []
+
+
+def prediction_of(sequence: Sequence) -> Prediction | None:
+    ids = sequence.request.message.prediction_ids
+    return Prediction(unpack_array(ids), sequence.prompt_length) if ids else None
+
+
+def predicted(sequence: Sequence) -> tuple[int, int] | None:
+    """How many ids of the request's prediction were computed for the choice: (accepted, rejected); None without one."""
+    if not sequence.request.message.prediction_ids:
+        return None
+    state = sequence.draft_state
+    return (0, 0) if state is None else (state.accepted, state.rejected)

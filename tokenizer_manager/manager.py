@@ -314,7 +314,7 @@ class TokenizerManager:
 def _is_long(request: GenerateRequest) -> bool:
     prompt = request.prompt
     from_request = getattr(prompt, "template", None) is not None  # rendered in a child, which has to be waited for
-    return from_request or prompt_size(prompt) > INLINE_CHARACTERS
+    return from_request or prompt_size(prompt) + len(request.prediction) > INLINE_CHARACTERS
 
 
 def _raiser(error: Exception) -> Callable[[], Any]:

@@ -33,6 +33,7 @@ from tokenizer_manager.validation import (
     check_vocabulary,
     stops_kept_out,
     truncated,
+    unused_prediction,
 )
 
 
@@ -107,11 +108,13 @@ class RequestPreparer:
             wants_prompt_ids=request.wants_prompt_ids,
             probe=request.probe,
             suspect=request.suspect,
+            prediction_ids=pack_ids(self._prediction(request)),
             resume=request.resume,
             adjustments=(
                 *from_template,
                 *adjustments,
                 *stops_kept_out(sampling, self._model.eos_token_ids, self._tokenizer),
+                *unused_prediction(request.prediction, sampling),
             ),
         )
         return PreparedRequest(engine, prompt)
@@ -167,6 +170,11 @@ class RequestPreparer:
             raise field_error("messages", "is nested too deeply", "too_deep") from error
         ids = self._encoder.encode(chat.text, chat.mark, chat.add_special_tokens, guarded=chat.guarded, patient=patient)
         return EncodedPrompt(ids, chat.plain_text, "messages", chat)
+
+    def _prediction(self, request: GenerateRequest) -> list[int]:
+        if not request.prediction:
+            return []
+        return self._tokenizer.encode(request.prediction, add_special_tokens=False)[: self._model.context_length]
 
     def _template_stops(
         self, prompt: EncodedPrompt, options: DetokenizeOptions

@@ -73,6 +73,19 @@ def stops_kept_out(
     return (Adjustment("stop_token_ids", "changed", reason),)
 
 
+def unused_prediction(prediction: str, sampling: SamplingParameters) -> tuple[Adjustment, ...]:
+    """What is told of a prediction whose choices are drawn one token at a time."""
+    if not prediction:
+        return ()
+    if sampling.draws_depend_on_each_other:
+        reason = "with penalties or banned words each token depends on those before it: the answer comes one by one"
+    elif sampling.grammar is not None or sampling.thinking_budget is not None:
+        reason = "what is bound by a grammar or a thinking budget comes one by one"
+    else:
+        return ()
+    return (Adjustment("prediction", "ignored", reason),)
+
+
 def truncated(ids: list[int], request: GenerateRequest, context_length: int) -> list[int]:
     """The prompt's last tokens as `truncate_prompt_tokens` wants them."""
     keep = request.truncate_prompt_tokens

@@ -18,6 +18,7 @@ from runtime.engine_config import EngineConfig
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+GUESSES = "scheduler: what may come next"
 PARSE = "http front end: what the answer is split into"
 
 
@@ -25,6 +26,12 @@ def template_ruling(config: EngineConfig) -> Ruling:
     if config.args.trust_request_chat_template:
         return Ruling("extension", "templates from requests are trusted (--trust-request-chat-template)")
     return Ruling("rejected", "templates from requests need --trust-request-chat-template")
+
+
+def prediction_ruling(config: EngineConfig) -> Ruling:
+    if config.draft_tokens:
+        return Ruling("honoured", "sooner where it comes true; the answer is the same")
+    return Ruling("ignored", "the server runs without speculation: the answer is the same, no sooner")
 
 
 PART = Record(
@@ -80,6 +87,20 @@ MESSAGE = Record(
         ),
         Field("audio", Anything(), TEMPLATE, rejected("this server has text models only")),
         Field("tools", Anything(), TEMPLATE, rejected("tools belong beside messages")),
+    )
+)
+
+PREDICTED_PART = Record(
+    (
+        Field("type", Word(("text",)), GUESSES, required=True),
+        Field("text", Text(), GUESSES, required=True),
+    )
+)
+
+PREDICTION = Record(
+    (
+        Field("type", Word(("content",)), GUESSES, required=True),
+        Field("content", Either((Text(), ListOf(PREDICTED_PART))), GUESSES, required=True),
     )
 )
 
@@ -146,7 +167,13 @@ CHAT = Record(
         ),
         Field("modalities", ListOf(Text()), "nowhere", rejected("answers are text"), neutral=(["text"],)),
         Field("audio", Anything(), "nowhere", rejected("answers are text")),
-        Field("prediction", Anything(), "nowhere", ignored("predicted outputs are not used; the answer is the same")),
+        Field(
+            "prediction",
+            PREDICTION,
+            GUESSES,
+            prediction_ruling,
+            probe=({"type": "content", "content": "a"}, {"type": "content", "content": "b"}),
+        ),
         Field("web_search_options", Anything(), "nowhere", rejected("this server does not search")),
         Field("echo", Flag(), SHAPE, EXTENSION, probe=(False, True)),
         Field("add_generation_prompt", Flag(), TEMPLATE, EXTENSION, probe=(True, False)),

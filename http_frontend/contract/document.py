@@ -132,7 +132,7 @@ def documented_config() -> EngineConfig:
         args=ServerArgs(), model=model, run_dir="", device="cpu", dtype="float32", quantization="none",
         attention_backend="cpu", model_impl="native", page_size=16, kv_tokens=None, max_running_requests=1,
         max_batch_tokens=1, chunked_prefill_size=1, lookahead=0, threads=1, tool_call_parser=None,
-        reasoning_parser=None, version="",
+        reasoning_parser=None, version="", draft_tokens=8,
     )  # fmt: skip
 
 

@@ -121,6 +121,12 @@ def _arguments(called: Message, path: str) -> str:
     return given
 
 
+def prediction_text(fields: Message) -> str:
+    """What the answer is expected to be, in the words of `prediction`."""
+    content: str | list[Message] = fields["prediction"]["content"] if "prediction" in fields else ""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
 def _normalise_content(content: Any, role: str, path: str) -> tuple[Any, str | None]:
     """(None, text, or text parts; thinking found among the parts)."""
     if content is None or isinstance(content, str):

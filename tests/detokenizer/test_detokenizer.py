@@ -249,6 +249,17 @@ def test_an_invalid_regex_ends_its_request(all_pieces: dict[str, Pieces]) -> Non
     assert len(link.detokenizer) == 0
 
 
+def test_counts_of_a_prediction_are_the_newest(all_pieces: dict[str, Pieces]) -> None:
+    link = Link(all_pieces["byte_level"], options={"stop": ("no such text",)})
+    link.send(link.ids("Hello"), prediction=(0, 0))
+    link.send(link.ids("Ġworld", "ing"), prediction=(2, 1))
+    link.send([], LENGTH, prediction=(2, 4))
+    assert [output.prediction for output in link.outputs] == [(0, 0), (2, 1), (2, 4)]
+    plain = Link(all_pieces["byte_level"])
+    plain.send(plain.ids("Hello"), prediction=(3, 0))
+    assert plain.outputs[0].prediction == (3, 0)
+
+
 def test_logprobs_stay_with_their_tokens(all_pieces: dict[str, Pieces]) -> None:
     pieces = all_pieces["byte_level"]
     link = Link(pieces, options={"stop": ("STOP",)})

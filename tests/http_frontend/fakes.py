@@ -157,6 +157,7 @@ class FakeRing:
             if scores is not None and place == 0
             else None,
             cached_tokens=4 if finish else 0,
+            prediction=(place, 1) if request.prediction else None,
         )
 
 
@@ -243,4 +244,5 @@ def make_config(
         tool_call_parser=tool_call_parser,
         reasoning_parser=reasoning_parser,
         version="0.1.0",
+        draft_tokens=8,
     )

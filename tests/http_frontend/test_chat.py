@@ -41,6 +41,36 @@ def test_a_stream_keeps_openais_order(served: Served) -> None:
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
 
 
+@pytest.mark.parametrize(
+    "content", ["Hello you", [{"type": "text", "text": "Hello "}, {"type": "text", "text": "you"}]]
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prediction_is_passed_on_and_what_came_of_it_is_counted(served: Served, content: Any, stream: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    response = served.chat(n=2, prediction={"type": "content", "content": content}, stream=stream, **options)
+    assert "x-candor-adjustments" not in response.headers
+    assert served.ring.requests[0].prediction == "Hello you"
+    usage = events(response)[-2]["usage"] if stream else response.json()["usage"]
+    details = usage["completion_tokens_details"]
+    assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "param"),
+    [
+        ("Hello", "prediction"),
+        ({"content": "Hello"}, "prediction.type"),
+        ({"type": "text", "content": "Hello"}, "prediction.type"),
+        ({"type": "content"}, "prediction.content"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content[0].type"),
+    ],
+)
+def test_a_prediction_that_is_none_is_named(served: Served, prediction: Any, param: str) -> None:
+    response = served.chat(prediction=prediction)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+    assert not served.ring.requests
+
+
 def test_what_reaches_the_engine(served: Served) -> None:
     served.chat(
         top_p=0.5,

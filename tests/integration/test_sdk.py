@@ -62,6 +62,17 @@ def test_a_chat_whole_and_streamed_is_the_same(client: openai.OpenAI) -> None:
     assert last.usage.prompt_tokens_details.cached_tokens == whole.usage.prompt_tokens // 16 * 16
 
 
+def test_a_predicted_answer_is_the_same_answer(client: openai.OpenAI) -> None:
+    settings: Any = {"model": "smollm2", "messages": FOX, "max_tokens": 48, "temperature": 0.7, "seed": 3}
+    free = client.chat.completions.create(**settings)
+    text = free.choices[0].message.content
+    prediction: Any = {"type": "content", "content": text}
+    predicted = client.chat.completions.create(**settings, prediction=prediction)
+    assert predicted.choices[0].message.content == text
+    assert predicted.usage is not None and predicted.usage.completion_tokens_details is not None
+    assert (predicted.usage.completion_tokens_details.accepted_prediction_tokens or 0) > 24
+
+
 def test_completions_of_several_prompts(client: openai.OpenAI) -> None:
     prompts = ["One, two,", "Monday, Tuesday,"]
     settings: Any = {"model": "smollm2", "max_tokens": 4, "temperature": 0}

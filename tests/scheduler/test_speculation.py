@@ -5,9 +5,9 @@ from array import array
 
 import pytest
 
-from protocol.ids import unpack_ids
+from protocol.ids import pack_ids, unpack_ids
 from protocol.sampling import GrammarSpec, SamplingParameters
-from scheduler.ngrams import FIRST_TRUST, DraftState, NgramIndex
+from scheduler.ngrams import FIRST_TRUST, DraftState, NgramIndex, Prediction
 from scheduler.speculation import StepCost
 from tests.scheduler.bench import Bench, make_config
 from tests.scheduler.fake_executor import FakeExecutor
@@ -35,6 +35,26 @@ def test_what_followed_the_newest_pair_last_time_is_guessed() -> None:
 def test_a_text_that_repeats_itself_is_continued_beyond_its_end() -> None:
     assert continuation([4, 7, 8, 9, 7, 8, 9, 7, 8], 7) == [9, 7, 8, 9, 7, 8, 9]
     assert continuation([3, 3, 3], 4) == [3, 3, 3, 3]
+
+
+def test_a_prediction_is_followed_where_the_answer_is_in_it() -> None:
+    prediction = Prediction(array("i", [5, 6, 7, 5, 6, 8, 9]), prompt_length=2)
+    ids = array("i", [1, 2])
+    expected = [
+        (5, [6, 7, 5]),
+        (6, [7, 5, 6]),
+        (3, []),  # it parts
+        (5, []),
+        (6, [8, 9]),  # the pair is found again, behind where they parted
+        (8, [9]),
+        (9, []),
+        (5, []),
+        (6, [7, 5, 6]),  # there is no place behind: from the beginning
+    ]
+    assert prediction.continuation(ids, 3) == [5, 6, 7]
+    for token, guess in expected:
+        ids.append(token)
+        assert prediction.continuation(ids, 3) == guess, token
 
 
 @pytest.mark.parametrize("ids", [[], [1], [1, 1], [1, 2, 3, 4], [2, 1, 3, 1]])
@@ -112,6 +132,23 @@ def test_answers_are_the_same_in_fewer_steps(seed: int) -> None:
     speculation = bench.scheduler.planner.speculation
     assert 0 < speculation.accepted_tokens <= speculation.drafted_tokens
     assert bench.scheduler.results.generated_tokens == 60
+
+
+def test_a_predicted_answer_comes_in_few_steps_and_is_counted() -> None:
+    """The fake model repeats nothing with this seed: all that comes true was predicted."""
+    answer = expected_output(PROMPT, 7, 40, ())
+    prediction = [*answer[:15], 60, 60, *answer[16:]]
+    for predicted, most_steps in ((prediction, 25), (None, 50)):
+        bench = make_bench()
+        fields = {} if predicted is None else {"prediction_ids": pack_ids(predicted)}
+        bench.submit("a", PROMPT, 40, seed=7, sampling=SamplingParameters(ignore_eos=True), **fields)
+        bench.run()
+        assert bench.answer("a").ids == answer
+        assert bench.scheduler.planner.step < most_steps
+        last = bench.answer("a").outputs[-1].prediction
+        assert (last is None) == (predicted is None)
+        if last is not None:
+            assert last[0] > 20 and 0 < last[1] < 10
 
 
 def test_logprobs_come_for_what_was_drawn_alone() -> None:

@@ -70,6 +70,32 @@ def test_stop_ids_that_a_grammar_keeps_out_are_told(
     assert [adjustment.field for adjustment in engine.adjustments] == told
 
 
+@pytest.mark.parametrize(
+    ("sampling", "told"),
+    [
+        (SamplingParameters(temperature=0.3, top_p=0.9, logit_bias={5: 1.0}, min_tokens=2), []),
+        (SamplingParameters(frequency_penalty=0.1), ["prediction"]),
+        (SamplingParameters(presence_penalty=-0.1), ["prediction"]),
+        (SamplingParameters(repetition_penalty=1.1), ["prediction"]),
+        (SamplingParameters(bad_words=("Hi",)), ["prediction"]),
+        (SamplingParameters(grammar=GrammarSpec("regex", "a+")), ["prediction"]),
+        (SamplingParameters(thinking_budget=5), ["prediction"]),
+    ],
+)
+def test_a_prediction_becomes_ids_and_one_that_goes_unused_is_told(
+    tiny: Tokenizer, prepare: Any, sampling: SamplingParameters, told: list[str]
+) -> None:
+    engine = prepare(tokens(3), sampling, prediction="Hi there")
+    assert unpack_ids(engine.prediction_ids) == tiny.encode("Hi there", add_special_tokens=False).ids
+    assert [adjustment.field for adjustment in engine.adjustments] == told
+    assert prepare(tokens(3), sampling).adjustments == ()
+
+
+def test_no_more_of_a_prediction_is_kept_than_the_context_holds(prepare: Any) -> None:
+    engine = prepare(tokens(3), SamplingParameters(), {"context_length": 100}, prediction="a b " * 500)
+    assert len(unpack_ids(engine.prediction_ids)) == 100
+
+
 @pytest.mark.parametrize("overflow", ["reject", "clamp"])
 @pytest.mark.parametrize(
     ("prompt_tokens", "max_tokens", "granted"),
