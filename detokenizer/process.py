@@ -1,6 +1,5 @@
 """The detokenizer process: drain, work, send. One message per step and link, none where nothing is to say."""
 
-import logging
 import os
 import sys
 import time
@@ -14,10 +13,8 @@ from protocol.links import request_owner
 from protocol.outputs import Admitted, Refused, StepOutput, TextBatch
 from runtime.channels import Links
 from runtime.engine_config import EngineConfig, ProcessSpec
-from runtime.process import peer_of, run_process
-from runtime.status_board import SlotWriter, StatusBoard
-
-logger = logging.getLogger(__name__)
+from runtime.process import joined, peer_of, run_process
+from runtime.status_board import SlotWriter
 
 _IDLE_BEAT_S = 1.0
 _MESSAGES_PER_TURN = 64
@@ -116,13 +113,8 @@ def _for_front_end(message: Admitted) -> Admitted:
 
 def main(config: EngineConfig, spec: ProcessSpec) -> int:
     pieces = Pieces.load(config.model.tokenizer_file)
-    links = Links(spec, on_garbage=lambda reason: logger.error("a message that can't be read: %s", reason))
-    board = StatusBoard.open(spec.board_path)
-    try:
+    with joined(spec) as (links, board):
         DetokenizerLoop(links, Detokenizer(pieces), spec, board.slot(spec.board_slot)).run()
-    finally:
-        links.close()
-        board.close()
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import logging
+import gc
 import os
 import sys
 import time
@@ -16,10 +16,8 @@ from protocol.control import Drain, Drained, PeerDown, PeerUp, Ready, Shutdown
 from protocol.errors import ErrorInfo
 from runtime.channels import Links, pump
 from runtime.engine_config import EngineConfig, ProcessSpec
-from runtime.process import peer_of, run_async, run_process
-from runtime.status_board import SlotWriter, StatusBoard
-
-logger = logging.getLogger(__name__)
+from runtime.process import joined, peer_of, run_async, run_process
+from runtime.status_board import SlotWriter
 
 TICK_S = 0.25
 STOP_TIMEOUT_S = 3.0
@@ -77,12 +75,18 @@ class HttpWorker:
 
 
 async def serve(config: EngineConfig, spec: ProcessSpec) -> int:
+    with joined(spec) as (links, board):
+        front = Front(config, spec.index, links.outbox, board)
+        try:
+            await _serve_front(front, links, spec, board.slot(spec.board_slot))
+        finally:
+            front.close()
+    return 0
+
+
+async def _serve_front(front: Front, links: Links, spec: ProcessSpec, slot: SlotWriter) -> None:
     assert spec.listen_fd is not None
-    links = Links(spec, on_garbage=lambda reason: logger.error("a message that can't be read: %s", reason))
-    board = StatusBoard.open(spec.board_path)
-    front = Front(config, spec.index, links.outbox, board)
-    server = build_server(build_app(front), config.args)
-    slot = board.slot(spec.board_slot)
+    server = build_server(build_app(front), front.config.args)
     worker = HttpWorker(links, front, server, spec, slot)
     background = [
         asyncio.create_task(pump(links.inbox, front.handle)),
@@ -93,12 +97,14 @@ async def serve(config: EngineConfig, spec: ProcessSpec) -> int:
     try:
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
+        # What has been built lives as long as the process: no use in looking through it for garbage again and again.
+        gc.collect()
+        gc.freeze()
         slot.update(state="ready")
         links.report(Ready(peer_of(spec), os.getpid()))
         done, _ = await asyncio.wait([serving, *background], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-        return 0
     finally:
         front.in_flight.fail_all(SHUTTING_DOWN)
         server.should_exit = True
@@ -106,9 +112,6 @@ async def serve(config: EngineConfig, spec: ProcessSpec) -> int:
             await asyncio.wait_for(serving, STOP_TIMEOUT_S)
         for task in background:
             task.cancel()
-        front.close()
-        board.close()
-        links.close()
 
 
 def main(config: EngineConfig, spec: ProcessSpec) -> int:

@@ -1,7 +1,6 @@
 """The process of a tensor-parallel rank other than 0: executes the plans that rank 0 passes on, and decides nothing."""
 
 import gc
-import logging
 import os
 import sys
 
@@ -11,12 +10,10 @@ from protocol.control import Progress, Ready, Shutdown
 from protocol.plan import BatchPlan
 from runtime.channels import Links
 from runtime.engine_config import EngineConfig, ProcessSpec
-from runtime.process import peer_of, run_process
-from runtime.status_board import SlotWriter, StatusBoard
+from runtime.process import joined, peer_of, run_process
+from runtime.status_board import SlotWriter
 
 LONGEST_NAP_S = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 class FollowingLoop:
@@ -59,15 +56,13 @@ class FollowingLoop:
 
 
 def main(config: EngineConfig, spec: ProcessSpec) -> int:
-    board = StatusBoard.open(spec.board_path)
-    slot = board.slot(spec.board_slot)
-    links = Links(spec, lambda reason: logger.warning("dropped a frame that is no message: %s", reason))
+    with joined(spec) as (links, board):
+        slot = board.slot(spec.board_slot)
 
-    def on_progress(what: str, done: int, total: int) -> None:
-        slot.beat()
-        links.report(Progress(peer_of(spec), what, done, total))
+        def on_progress(what: str, done: int, total: int) -> None:
+            slot.beat()
+            links.report(Progress(peer_of(spec), what, done, total))
 
-    try:
         group, _ = join_replica(config, spec, links.inbox.endpoint)
         runner = ModelRunner(config, on_progress, group=group)
         gc.collect()
@@ -75,9 +70,6 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         slot.update(state="ready")
         links.report(Ready(peer_of(spec), os.getpid(), {"weight_bytes": runner.capacity.weight_bytes}))
         FollowingLoop(runner, links, slot, config.lookahead).run()
-    finally:
-        links.close()
-        board.close()
     return 0
 
 

@@ -147,9 +147,9 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
         if isinstance(token, dict):
             result[name] = token.get("content")
     template = settings.get("chat_template")
+    template = _read_json(folder / "chat_template.json").get("chat_template", template)
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}
-    template = _read_json(folder / "chat_template.json").get("chat_template", template)
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text()
     further = {file.stem: file.read_text() for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))}

@@ -1,6 +1,7 @@
 """How a process begins and ends: what every `process.py` runs before and after its own main function."""
 
 import asyncio
+import contextlib
 import ctypes
 import faulthandler
 import logging
@@ -8,7 +9,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import setproctitle
 import uvloop
 
 from protocol.control import Failed, Peer
-from runtime.channels import report_once
+from runtime.channels import Links, report_once
 from runtime.engine_config import EngineConfig, ProcessSpec
 from runtime.environment import read_environment
 from runtime.logging_setup import set_up_logging
@@ -96,6 +97,18 @@ def _guarded(main: ProcessMain, config: EngineConfig, spec: ProcessSpec) -> int:
         logger.exception("this process ends: %s", error)
         report_once(spec, Failed(peer_of(spec), f"{process_name(spec)} failed: {type(error).__name__}: {error}"))
     return 1
+
+
+@contextlib.contextmanager
+def joined(spec: ProcessSpec) -> Iterator[tuple[Links, StatusBoard]]:
+    """This process's links and the server's status board, closed at the end. What comes in and is no message is logged."""
+    links = Links(spec, on_garbage=lambda reason: logger.error("a message that can't be read: %s", reason))
+    board = StatusBoard.open(spec.board_path)
+    try:
+        yield links, board
+    finally:
+        links.close()
+        board.close()
 
 
 def run_async(main: Coroutine[Any, Any, int]) -> int:

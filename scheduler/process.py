@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import logging
 import os
 import sys
 import time
@@ -26,8 +25,8 @@ from protocol.plan import Executor, PlanEvidence
 from protocol.requests import AbortRequest, EngineRequest, PeekCache
 from runtime.channels import Links
 from runtime.engine_config import EngineConfig, ProcessSpec
-from runtime.process import peer_of, run_process
-from runtime.status_board import MAX_PLAN_BYTES, SlotWriter, StatusBoard
+from runtime.process import joined, peer_of, run_process
+from runtime.status_board import MAX_PLAN_BYTES, SlotWriter
 from runtime.vocabulary import Vocabulary
 from scheduler.control import ControlDesk
 from scheduler.executor import GrammarStart, build_executor
@@ -40,8 +39,6 @@ MESSAGES_PER_TURN = 512
 DRAIN_CHECK_S = 0.05
 LONGEST_NAP_S = 1.0
 BOOKS_CHECK_S = 10.0
-
-logger = logging.getLogger(__name__)
 
 
 class SchedulerLoop:
@@ -200,15 +197,13 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
     first = spec.incarnation == 1
     if first:
         grammar.fork_worker()
-    board = StatusBoard.open(spec.board_path)
-    slot = board.slot(spec.board_slot)
-    links = Links(spec, lambda reason: logger.warning("dropped a frame that is no message: %s", reason))
+    with joined(spec) as (links, board):
+        slot = board.slot(spec.board_slot)
 
-    def on_progress(what: str, done: int, total: int) -> None:
-        slot.beat()
-        links.report(Progress(peer_of(spec), what, done, total))
+        def on_progress(what: str, done: int, total: int) -> None:
+            slot.beat()
+            links.report(Progress(peer_of(spec), what, done, total))
 
-    try:
         if first:
             grammar.begin()
         executor = build_executor(config, spec, links.outbox, on_progress)
@@ -220,9 +215,6 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
         gc.freeze()
         gc.enable()
         loop.run()
-    finally:
-        links.close()
-        board.close()
     return 0
 
 

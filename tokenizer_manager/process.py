@@ -13,7 +13,7 @@ from protocol.control import Drain, Drained, PeerDown, PeerUp, Ready, Shutdown
 from protocol.links import ProcessControl
 from runtime.channels import Links, pump
 from runtime.engine_config import EngineConfig, ModelDescription, ProcessSpec
-from runtime.process import peer_of, run_async, run_process
+from runtime.process import joined, peer_of, run_async, run_process
 from runtime.status_board import StatusBoard
 from runtime.tokenizer_loading import load_tokenizer
 from tokenizer_manager.chat_rendering import ChatRenderer, RenderingPolicy
@@ -35,46 +35,43 @@ def main(config: EngineConfig, spec: ProcessSpec) -> int:
 
 
 async def _serve(config: EngineConfig, spec: ProcessSpec) -> int:
-    links = Links(spec, on_garbage=lambda reason: logger.error("a message that can't be read: %s", reason))
-    board = StatusBoard.open(spec.board_path)
     executor = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="prepare")
     try:
-        tokenizer = TextTokenizer(load_tokenizer(config.model.tokenizer_file), config.model.bos_token_id)
-        renderer = make_renderer(config, tokenizer)
-        templates = renderer.templates
-        info: dict[str, Any] = {
-            "template": templates.name,
-            "template_source": templates.description,
-            "template_reads": templates.reads,
-        }
-        loop = asyncio.get_running_loop()
+        with joined(spec) as (links, board):
+            tokenizer = TextTokenizer(load_tokenizer(config.model.tokenizer_file), config.model.bos_token_id)
+            renderer = make_renderer(config, tokenizer)
+            templates = renderer.templates
+            info: dict[str, Any] = {
+                "template": templates.name,
+                "template_source": templates.description,
+                "template_reads": templates.reads,
+            }
+            loop = asyncio.get_running_loop()
 
-        def call_soon(action: Callable[[], None]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
-                loop.call_soon_threadsafe(action)
+            def call_soon(action: Callable[[], None]) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                    loop.call_soon_threadsafe(action)
 
-        manager = TokenizerManager(
-            RequestPreparer(config, tokenizer, renderer),
-            # With one replica there is nothing to remember for a choice.
-            Router(config.args.load_balance if config.args.dp_size > 1 else "round_robin", load_reader(board)),
-            links.outbox,
-            executor,
-            call_soon,
-            ManagerSettings(
-                index=spec.index,
-                replicas=config.args.dp_size,
-                max_queued_requests=config.args.max_queued_requests,
-                evicts_low_priority=config.args.evict_low_priority,
-                description={**info, "load_balance": config.args.load_balance},
-            ),
-        )
-        board.slot(spec.board_slot).update(state="ready")
-        links.report(Ready(peer_of(spec), os.getpid(), info))
-        await _run(manager, links, board, spec)
+            manager = TokenizerManager(
+                RequestPreparer(config, tokenizer, renderer),
+                # With one replica there is nothing to remember for a choice.
+                Router(config.args.load_balance if config.args.dp_size > 1 else "round_robin", load_reader(board)),
+                links.outbox,
+                executor,
+                call_soon,
+                ManagerSettings(
+                    index=spec.index,
+                    replicas=config.args.dp_size,
+                    max_queued_requests=config.args.max_queued_requests,
+                    evicts_low_priority=config.args.evict_low_priority,
+                    description={**info, "load_balance": config.args.load_balance},
+                ),
+            )
+            board.slot(spec.board_slot).update(state="ready")
+            links.report(Ready(peer_of(spec), os.getpid(), info))
+            await _run(manager, links, board, spec)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        links.close()
-        board.close()
     return 0
 
 

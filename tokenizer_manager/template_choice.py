@@ -103,10 +103,8 @@ def chosen_template_text(flag: str, model: ModelDescription) -> str | None:
 def _checkpoint_templates(
     model: ModelDescription, environment: ImmutableSandboxedEnvironment
 ) -> dict[str, JinjaTemplate]:
-    declared = model.tokenizer_config.get("chat_template")
-    if isinstance(declared, list):  # tokenizer_config.json's older spelling of several templates
-        declared = {entry["name"]: entry["template"] for entry in declared}
-    texts = {"default": declared} if isinstance(declared, str) else declared or {}
+    declared = model.tokenizer_config.get("chat_template") or {}
+    texts = {"default": declared} if isinstance(declared, str) else declared
     return {
         name: load_jinja(name if len(texts) > 1 else "checkpoint", text, environment) for name, text in texts.items()
     }

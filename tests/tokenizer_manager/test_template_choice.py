@@ -32,7 +32,7 @@ def choose(tiny: Tokenizer, setup: Any) -> Any:
         ("auto", None, "Llama-2-7b-chat", "llama-2", "registry"),
         ("auto", None, "tiny", None, "none"),
         ("auto", {"default": OWN, "rag": "r"}, "tiny", "default", "checkpoint"),
-        ("auto", [{"name": "default", "template": OWN}], "tiny", "checkpoint", "checkpoint"),
+        ("auto", {"default": OWN}, "tiny", "checkpoint", "checkpoint"),
         ("checkpoint", OWN, "vicuna", "checkpoint", "checkpoint"),
         ("chatml", OWN, "vicuna", "chatml", "flag"),
         ("rag", {"default": OWN, "rag": "r"}, "tiny", "rag", "flag"),
