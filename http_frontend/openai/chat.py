@@ -11,7 +11,7 @@ from http_frontend.front import Call, Front
 from http_frontend.openai.chat_choice import MessageStyle
 from http_frontend.openai.chat_form import ChatForm, ChatShape
 from http_frontend.openai.constraints import grammar_of
-from http_frontend.openai.messages import Message, normalise_messages, prediction_text
+from http_frontend.openai.messages import Message, normalise_messages
 from http_frontend.openai.parameters import (
     Fields,
     check_stream_options,
@@ -73,7 +73,6 @@ def build_chat(front: Front, call: Call) -> tuple[GenerateRequest, ChatForm]:
         n=n,
         reasoning=front.parsers.budget_format(sampling) or front.parsers.reasoning_format(),
         max_tokens_field=max_tokens_field,
-        prediction=prediction_text(fields) if front.config.draft_tokens else "",
     )
     options = ParserOptions(
         unknown_tools="drop" if tools.forbids_calls else args.unknown_tools,

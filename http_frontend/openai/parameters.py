@@ -12,6 +12,7 @@ from http_frontend.contract.kinds import refuse
 from http_frontend.contract.review import Review
 from http_frontend.contract.sampling import MAX_LOGPROB_ENTRIES
 from http_frontend.front import Call
+from http_frontend.openai.messages import prediction_text
 from protocol.errors import RequestError
 from protocol.requests import GenerateRequest, Prompt
 from protocol.sampling import DetokenizeOptions, GrammarSpec, SamplingParameters
@@ -198,6 +199,7 @@ def generate_request(
         # An echoed prompt's first token has no logprob to take its id from.
         wants_prompt_ids=wants_prompt_ids(fields)
         or (fields.get("echo", False) and fields.get("return_tokens_as_token_ids", False)),
+        prediction=prediction_text(fields) if call.review.config.draft_tokens else "",
         replica=replica_of(fields, args.dp_size),
         **more,
     )
