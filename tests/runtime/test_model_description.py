@@ -88,6 +88,8 @@ def test_where_templates_come_from(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
     settings.write_text(json.dumps({"chat_template": named}))
     assert read_tokenizer_config(tmp_path)["chat_template"] == {"default": "d", "tool_use": "t"}
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": named[:1]}))
+    assert read_tokenizer_config(tmp_path)["chat_template"] == {"default": "d"}
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "json"}))
     assert read_tokenizer_config(tmp_path)["chat_template"] == "json"
     (tmp_path / "chat_template.jinja").write_text("jinja")
