@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import signal
 import sys
@@ -11,7 +12,6 @@ from types import FrameType
 
 import setproctitle
 
-from function_call.deployment import decide_parsers
 from model_runner.attention.support import flashinfer_refusal
 from model_runner.kernels.library import build_refusal
 from model_runner.kernels.support import kernels_refusal
@@ -36,7 +36,6 @@ from runtime.status_board import SUPERVISOR_SLOT, StatusBoard
 from runtime.supervisor import Supervisor
 from runtime.topology import MODULES, seats_of
 from runtime.version import VERSION
-from tokenizer_manager.template_choice import chosen_template_text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,8 +96,7 @@ def make_config(args: ServerArgs, environment: Environment, run_dir: Path) -> En
         native=find_architecture(model.architecture) is not None,
         flashinfer_refusal=flashinfer_refusal(model.architecture, text_config(model.config)),
     )
-    config = resolve(given, run_dir=str(run_dir), version=VERSION)
-    return decide_parsers(config, chosen_template_text(args.chat_template, model))
+    return _with_parsers(resolve(given, run_dir=str(run_dir), version=VERSION), model)
 
 
 def _kernels_refusal(
@@ -108,6 +106,18 @@ def _kernels_refusal(
     refusal = kernels_refusal(model.architecture, text_config(model.config), hardware.processor_flags)
     wanted = args.attention_backend in ("auto", "cpu") and (args.device == "cpu" or hardware.gpus == 0)
     return build_refusal(environment.cache_folder / "kernels") if wanted and refusal is None else refusal
+
+
+def _with_parsers(config: EngineConfig, model: ModelDescription) -> EngineConfig:
+    """With names in place of `auto` parsers."""
+    args = config.args
+    if args.tool_call_parser is None and args.reasoning_parser is None:
+        return config
+    # Imported here alone: formats and templates are a third of what this process imports, before any other can start.
+    deployment = importlib.import_module("function_call.deployment")
+    templates = importlib.import_module("tokenizer_manager.template_choice")
+    decided: EngineConfig = deployment.decide_parsers(config, templates.chosen_template_text(args.chat_template, model))
+    return decided
 
 
 def supervise(config: EngineConfig, listener: Listener | None, modules: Mapping[Role, str]) -> int:
