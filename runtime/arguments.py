@@ -79,7 +79,7 @@ def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field[Any], ann
     if inner is bool:
         options["action"] = argparse.BooleanOptionalAction
     elif get_origin(inner) is Literal:
-        options["choices"] = get_args(inner)
+        options |= {"choices": get_args(inner), "type": str.lower}  # SGLang's words are partly in capitals
     elif get_origin(inner) is tuple:
         # Both `--api-key A B` and `--api-key A --api-key B`.
         options |= {"nargs": "+", "action": _Collect, "metavar": field.metadata["metavar"] or "VALUE"}

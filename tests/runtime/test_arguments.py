@@ -67,6 +67,10 @@ def test_mistakes_are_one_sentence(argv: list[str], sentence: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_word_may_be_in_capitals() -> None:
+    assert parse("--speculative-algorithm", "NGRAM").speculative_algorithm == "ngram"
+
+
 def test_help_names_every_flag_with_its_group_and_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse("--help")
