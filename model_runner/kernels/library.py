@@ -23,11 +23,11 @@ COMPILE_FLAGS = (
     "-march=native",
     "-ffp-contract=off",  # only the fused operations that the source spells out, so that every tile rounds alike
     "-fno-math-errno",
-    "-fno-tree-reassoc",  # regrouping sums of integers is exact, but costs more registers than there are
     "-shared",
     "-fPIC",
     "-pthread",
 )
+GCC_FLAGS = ("-fno-tree-reassoc",)  # regrouping sums of integers is exact, but costs more registers than there are
 REQUIRED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
 NO_PROCESSOR = f"the CPU kernels need an x86-64 processor with {', '.join(sorted(REQUIRED_CPU_FLAGS))}"
 NO_COMPILER = "there is no C++ compiler (CXX, or else g++ or clang++) to build the CPU kernels with"
@@ -170,7 +170,7 @@ def build_library(cache_dir: Path, more_flags: tuple[str, ...] = ()) -> Path:
         raise KernelsUnavailable(NO_PROCESSOR)
     flags = (*COMPILE_FLAGS, *more_flags)
     # A cache folder may be shared: between hosts, or between containers whose C libraries differ.
-    key = hashlib.sha256(" ".join([*flags, *sorted(cpu_flags()), *platform.libc_ver()]).encode())
+    key = hashlib.sha256(" ".join([*flags, *GCC_FLAGS, *sorted(cpu_flags()), *platform.libc_ver()]).encode())
     for source in sorted(SOURCE_DIR.iterdir()):
         key.update(source.name.encode() + source.read_bytes())
     target = cache_dir / f"candor-kernels-{key.hexdigest()[:20]}.so"
@@ -186,6 +186,8 @@ def _compile(target: Path, flags: tuple[str, ...]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / target.name
+        if _knows(compiler, GCC_FLAGS):
+            flags = (*GCC_FLAGS, *flags)
         command = [compiler, *flags, str(SOURCE_DIR / "decoder.cpp"), "-o", str(built)]
         logger.info("compiling the CPU kernels for this processor, once")
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -193,6 +195,12 @@ def _compile(target: Path, flags: tuple[str, ...]) -> None:
             raise KernelsUnavailable(f"the CPU kernels did not compile: {done.stderr.strip()[-500:]}")
         _check(built)
         built.replace(target)  # atomic: two processes that build at once end with one whole file
+
+
+def _knows(compiler: str, flags: tuple[str, ...]) -> bool:
+    """clang refuses the flags that only GCC has."""
+    command = [compiler, *flags, "-E", "-x", "c++", "/dev/null"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _check(built: Path) -> None:

@@ -37,9 +37,12 @@ int candor_sizes(int which) { const int sizes[] = {SIZES}; return sizes[which]; 
 
 
 def use_compiler(monkeypatch: pytest.MonkeyPatch, folder: Path, command: str) -> Path:
-    """Makes it what the kernels are compiled with; returns an empty cache. The last argument is the output."""
+    """Makes it what the kernels are compiled with, the output's name added to it; returns an empty cache. It knows all
+    flags but `-funknown`."""
     compiler = folder / "compiler"
-    compiler.write_text(f'#!/bin/sh\nfor output; do :; done\n{command} "$output"\n')
+    find_output = 'while [ "$1" ] && [ "$1" != -o ]; do shift; done\n[ "$1" ] || exit 0'
+    refuse = 'case "$*" in *-funknown*) exit 1;; esac'
+    compiler.write_text(f'#!/bin/sh\n{refuse}\n{find_output}\n{command} "$2"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     return folder / "cache"
@@ -97,6 +100,14 @@ def test_another_processor_or_c_library_has_a_build_of_its_own(
     monkeypatch.setattr(f"{module}.platform.libc_ver", lambda: ("glibc", "2.17"))
     assert build_library(cache) != here
     assert len(list(cache.iterdir())) == 3
+
+
+def test_a_compiler_is_spared_the_flags_that_it_does_not_know(
+    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = use_compiler(monkeypatch, tmp_path, f"cp {library._name}")
+    monkeypatch.setattr("model_runner.kernels.library.GCC_FLAGS", ("-funknown",))
+    assert build_library(cache).exists()
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
