@@ -202,10 +202,15 @@ class SamplingPipeline:
         valid = ids >= 0
         slots = batch.slots
         if batch.checked_against is not None:
-            valid &= self._accepted(batch, ids)
-            # The last valid draw of a slot is its newest token; index_copy_ with repeated slots would be unordered.
-            for draw_index, slot in enumerate(slots.tolist()):
-                self.last_ids[slot] = torch.where(valid[draw_index], ids[draw_index], self.last_ids[slot])
+            firsts = numpy.flatnonzero(numpy.diff(slots, prepend=-1))
+            row_of_draw = numpy.repeat(numpy.arange(len(firsts)), numpy.diff(firsts, append=len(slots)))
+            valid &= self._accepted(batch, ids, self._index(firsts[row_of_draw]))
+            # A row's valid draws are its first ones, and the last of them is its newest token.
+            counts = torch.zeros(len(firsts), dtype=torch.int64, device=self._device)
+            counts.index_add_(0, self._index(row_of_draw), valid.long())
+            newest = ids[self._index(firsts) + (counts - 1).clamp_(min=0)]
+            index = self._index(slots[firsts])
+            self.last_ids[index] = torch.where(counts > 0, newest, self.last_ids[index])
         else:
             index = self._index(slots)
             self.last_ids[index] = torch.where(valid, ids, self.last_ids[index])
@@ -214,15 +219,12 @@ class SamplingPipeline:
             for draw_index, slot in enumerate(slots.tolist()):
                 self._bans.learn(slot, ids[draw_index : draw_index + 1], valid[draw_index : draw_index + 1])
 
-    def _accepted(self, batch: DrawBatch, ids: torch.Tensor) -> torch.Tensor:
+    def _accepted(self, batch: DrawBatch, ids: torch.Tensor, first_of_row: torch.Tensor) -> torch.Tensor:
         """Draws of a row up to and including the first that differs from what the row has fed: [draws] bool."""
         assert batch.checked_against is not None
-        agrees = ids == self._index(batch.checked_against)
-        accepted = torch.ones_like(agrees)
-        for draw_index in range(1, len(batch.slots)):
-            if batch.slots[draw_index] == batch.slots[draw_index - 1]:
-                accepted[draw_index] = accepted[draw_index - 1] & agrees[draw_index - 1]
-        return accepted
+        differs = (ids != self._index(batch.checked_against)).long()
+        differing_before = differs.cumsum(0) - differs
+        return differing_before == differing_before[first_of_row]
 
     def _index(self, values: NDArray[numpy.int64]) -> torch.Tensor:
         return to_device(values, self._device)

@@ -150,3 +150,33 @@ def test_a_slot_forgets_its_last_owner() -> None:
     assert drawn.answer is None
     assert pipeline.bias_bytes == 0
     assert pipeline.penalty_bytes == 0
+
+
+def test_a_row_learns_the_draws_that_its_guess_foretold_and_one_more() -> None:
+    """Against the same said one draw after the other."""
+    chooser = numpy.random.default_rng(5)
+    pipeline, expected = make(), torch.zeros(8, dtype=torch.int64)
+    for _ in range(50):
+        counts = chooser.integers(1, 4, size=5)
+        slots = numpy.repeat(chooser.permutation(8)[:5], counts)
+        ids, fed = chooser.integers(-3, 4, size=len(slots)), chooser.integers(0, 4, size=len(slots))
+        fed[numpy.cumsum(counts) - 1] = -1
+        for slot in set(slots.tolist()):
+            for draw in numpy.flatnonzero(slots == slot).tolist():
+                if ids[draw] >= 0:
+                    expected[slot] = int(ids[draw])
+                if ids[draw] != fed[draw]:
+                    break
+        pipeline.learn(DrawBatch(slots, numpy.arange(len(slots)), fed), torch.from_numpy(ids))
+        assert torch.equal(pipeline.last_ids, expected)
+
+
+def test_greedy_rows_need_one_look_unless_something_changes_their_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = logits_of(2)
+    largest = logits.argmax(dim=1).tolist()
+    banned = SamplingParameters(temperature=0.0, logit_bias={largest[1]: -100.0})
+    assert make(row(0, GREEDY), row(1, banned)).draw(logits.clone(), batch(0, 1), None).ids.tolist()[1] != largest[1]
+    monkeypatch.setattr("model_runner.sampling.pipeline.draw", None)
+    logits[1, 3] = torch.nan
+    drawn = make(row(0, GREEDY), row(1, GREEDY), row(2, banned)).draw(logits, batch(0, 1), None)
+    assert drawn.ids.tolist() == [largest[0], NOT_FINITE]
