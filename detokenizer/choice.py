@@ -206,6 +206,8 @@ class Choice:
     def _stopped(self, match: StopMatch, *, tell: bool) -> TextOutput:
         include = self._plan.admitted.detokenize.include_stop
         end = self._unmatched + (match.end if include else match.start)
+        # An output may hold tokens behind the match, and its count is theirs, too.
+        self._reasoning_tokens = min(self._reasoning_tokens, self._tokens)
         if tell:
             self.stop_found = self._stop_message(error=False)
         return self._output(len(self._ids), Finish("stop", match.matched), cut=max(0, end - self._sent_text))

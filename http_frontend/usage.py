@@ -14,7 +14,7 @@ class Tally:
         self._completion: dict[tuple[int, int], int] = {}
         self._reasoning: dict[tuple[int, int], int] = {}
         self._cached: dict[int, int] = {}
-        self._predictions: dict[tuple[int, int], tuple[int, int]] = {}
+        self._predictions: dict[tuple[int, int, int], tuple[int, int]] = {}
 
     def admit(self, admitted: list[Admitted]) -> None:
         self._prompt_tokens = sum(one.prompt_tokens for one in admitted)
@@ -27,9 +27,9 @@ class Tally:
         if output.cached_tokens:
             # The first word counts: after a recovery the prompt is found in the cache because of ourselves.
             self._cached.setdefault(position, output.cached_tokens)
-
         if output.prediction is not None:
-            self._predictions[key] = output.prediction
+            # The counts of an attempt begin at none: what was computed before a recovery counts, too.
+            self._predictions[(*key, output.attempt)] = output.prediction
 
     @property
     def prompt_tokens(self) -> int:

@@ -9,7 +9,7 @@ LEARNING = 0.15
 """Weight of the newest outcome in a choice's trust."""
 
 LONGEST_INDEX = 32_768
-"""Ids of a prompt that are looked through at first: so many take a few milliseconds."""
+"""Ids of a prompt or a prediction that are looked through at once: so many take some milliseconds and megabytes."""
 
 
 class NgramIndex:
@@ -46,36 +46,55 @@ class NgramIndex:
         return ids
 
 
+class PredictedText:
+    """What a request's answers are expected to be. Its pairs are looked through when an answer first parts from it, and
+    once for all choices."""
+
+    __slots__ = ("_places", "ids")
+
+    def __init__(self, ids: "array[int]") -> None:
+        self.ids = ids
+        self._places: dict[int, list[int]] | None = None
+
+    def after(self, earlier: int, token: int, place: int) -> int | None:
+        """Where the text goes on behind these two ids: behind `place` if it can be. None if they never stand together."""
+        if self._places is None:
+            self._places = {}
+            ids = self.ids[:LONGEST_INDEX]
+            for position in range(1, len(ids)):
+                self._places.setdefault(ids[position - 1] << 32 | ids[position], []).append(position + 1)
+        places = self._places.get(earlier << 32 | token)
+        return None if places is None else places[bisect_right(places, place) % len(places)]
+
+
 class Prediction:
-    """A text that the answer is expected to be, and how far the answer has come in it.
+    """How far one answer has come in the text that it is expected to be.
 
     Where they part, the place is found again by the next pair of ids that both have, after the last place if it can be.
     """
 
-    __slots__ = ("_follows", "_ids", "_place", "_places", "_seen")
+    __slots__ = ("_follows", "_place", "_seen", "_text")
 
-    def __init__(self, ids: "array[int]", prompt_length: int) -> None:
-        self._ids = ids
+    def __init__(self, text: PredictedText, prompt_length: int) -> None:
+        self._text = text
         self._seen = prompt_length
         self._place = 0
         self._follows = True
-        self._places: dict[int, list[int]] = {}
-        for position in range(1, len(ids)):
-            self._places.setdefault(ids[position - 1] << 32 | ids[position], []).append(position + 1)
 
     def continuation(self, tokens: "array[int]", count: int) -> list[int]:
         """What comes next in it: at most `count` ids, none where the answer is somewhere else."""
+        ids = self._text.ids
         for position in range(self._seen, len(tokens)):
             token = tokens[position]
-            if self._follows and self._place < len(self._ids) and self._ids[self._place] == token:
+            if self._follows and self._place < len(ids) and ids[self._place] == token:
                 self._place += 1
                 continue
-            places = self._places.get(tokens[position - 1] << 32 | token) if position else None
-            self._follows = places is not None
-            if places is not None:
-                self._place = places[bisect_right(places, self._place) % len(places)]
+            found = self._text.after(tokens[position - 1], token, self._place)
+            self._follows = found is not None
+            if found is not None:
+                self._place = found
         self._seen = len(tokens)
-        return self._ids[self._place : self._place + count].tolist() if self._follows else []
+        return ids[self._place : self._place + count].tolist() if self._follows else []
 
 
 class DraftState:

@@ -8,7 +8,7 @@ from protocol.ids import pack_ids, unpack_array
 from protocol.outputs import IdLogprobs
 from protocol.requests import Adjustment, EngineRequest
 from scheduler.grammar.interface import GrammarState
-from scheduler.ngrams import DraftState
+from scheduler.ngrams import DraftState, PredictedText
 from scheduler.radix_cache import Node
 from scheduler.reasoning import MarkerEnds, ReasoningTracker
 
@@ -47,6 +47,7 @@ class Request:
         "id",
         "marker_ends",
         "message",
+        "predicted",
         "prompt_logprobs",
         "resumed",
         "scored",
@@ -73,6 +74,7 @@ class Request:
         self.submitted_s = 0.0
         self.ticket: int | None = None
         self.cached_tokens = 0
+        self.predicted = PredictedText(unpack_array(message.prediction_ids)) if message.prediction_ids else None
         self.prompt_logprobs: list[IdLogprobs | None] | None = None
         progress = {choice.index: choice for choice in message.resume}
         self.sequences = [

@@ -3,8 +3,7 @@ kept as far as it is what would have been drawn anyway."""
 
 import math
 
-from protocol.ids import unpack_array
-from scheduler.ngrams import DraftState, Prediction
+from scheduler.ngrams import MOST_TRUST, DraftState, Prediction
 from scheduler.sequence import Sequence
 
 MARGIN = 1.25
@@ -70,39 +69,43 @@ class Speculation:
     def draft(self, sequence: Sequence, rows: int, room: int) -> list[int]:
         """The next ids of the choice as far as they are worth it in a step of so many rows, at most `room`.
 
-        Guesses that are not are judged, too: a choice whose text begins to repeat is trusted again.
+        Guesses that are not are judged, too: a choice whose text begins to repeat is trusted again. In a step where no
+        guess could be worth it, nobody looks for one.
         """
+        price = MARGIN * self.cost.price(rows)
+        if price >= MOST_TRUST:
+            return []
         state = sequence.draft_state
         if state is None:
             state = sequence.draft_state = DraftState(prediction_of(sequence))
         state.look(sequence.tokens, self._most)
         if not state.guess:
             return []
-        price = MARGIN * self.cost.price(rows)
         count = int(math.log(price) / math.log(state.trust)) if state.trust > price else 0
         return state.guess[: max(0, min(count, room))]
 
     def verified(self, sequence: Sequence, draft: list[int], drawn: list[int]) -> None:
-        """What was drawn of the choice: the accepted ids of the draft, and one more."""
+        """What was drawn of the choice: the accepted ids of the draft, and one more unless one of them was the end."""
         state = sequence.draft_state
         if state is None:
             return
         if draft:
+            accepted = sum(guessed == token for guessed, token in zip(draft, drawn, strict=False))
             self.drafted_tokens += len(draft)
-            self.accepted_tokens += len(drawn) - 1
-            state.count(len(draft), len(drawn) - 1)
+            self.accepted_tokens += accepted
+            state.count(len(draft), accepted)
         state.learn(drawn)
         state.guess = []
 
 
 def prediction_of(sequence: Sequence) -> Prediction | None:
-    ids = sequence.request.message.prediction_ids
-    return Prediction(unpack_array(ids), sequence.prompt_length) if ids else None
+    text = sequence.request.predicted
+    return Prediction(text, sequence.prompt_length) if text is not None else None
 
 
 def predicted(sequence: Sequence) -> tuple[int, int] | None:
     """How many ids of the request's prediction were computed for the choice: (accepted, rejected); None without one."""
-    if not sequence.request.message.prediction_ids:
+    if sequence.request.predicted is None:
         return None
     state = sequence.draft_state
     return (0, 0) if state is None else (state.accepted, state.rejected)

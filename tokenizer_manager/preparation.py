@@ -36,6 +36,9 @@ from tokenizer_manager.validation import (
     unused_prediction,
 )
 
+CHARACTERS_PER_TOKEN = 32
+"""More than any text has: of a prediction no more is encoded than an answer could be."""
+
 
 @dataclass(frozen=True)
 class EncodedPrompt:
@@ -172,9 +175,12 @@ class RequestPreparer:
         return EncodedPrompt(ids, chat.plain_text, "messages", chat)
 
     def _prediction(self, request: GenerateRequest) -> list[int]:
-        if not request.prediction:
-            return []
-        return self._tokenizer.encode(request.prediction, add_special_tokens=False)[: self._model.context_length]
+        """Its ids as far as an answer could be them: a text is cut before it is encoded, and ids that only the tokenizer
+        knows are left out."""
+        longest = self._model.context_length
+        text = request.prediction[: longest * CHARACTERS_PER_TOKEN]
+        ids = self._tokenizer.encode(text, add_special_tokens=False) if text else []
+        return [token_id for token_id in ids[:longest] if token_id < self._model.vocab_size]
 
     def _template_stops(
         self, prompt: EncodedPrompt, options: DetokenizeOptions

@@ -249,6 +249,13 @@ def test_an_invalid_regex_ends_its_request(all_pieces: dict[str, Pieces]) -> Non
     assert len(link.detokenizer) == 0
 
 
+def test_reasoning_behind_a_stop_match_is_not_counted(all_pieces: dict[str, Pieces]) -> None:
+    link = Link(all_pieces["byte_level"], options={"stop": ("Hello",)})
+    link.send(link.ids("Ġworld"), reasoning_tokens=1)
+    link.send(link.ids("Hello", "Ġworld", "ing"), reasoning_tokens=4)
+    assert (link.outputs[-1].completion_tokens, link.outputs[-1].reasoning_tokens) == (2, 2)
+
+
 def test_counts_of_a_prediction_are_the_newest(all_pieces: dict[str, Pieces]) -> None:
     link = Link(all_pieces["byte_level"], options={"stop": ("no such text",)})
     link.send(link.ids("Hello"), prediction=(0, 0))

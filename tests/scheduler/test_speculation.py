@@ -7,7 +7,7 @@ import pytest
 
 from protocol.ids import pack_ids, unpack_ids
 from protocol.sampling import GrammarSpec, SamplingParameters
-from scheduler.ngrams import FIRST_TRUST, DraftState, NgramIndex, Prediction
+from scheduler.ngrams import FIRST_TRUST, DraftState, NgramIndex, PredictedText, Prediction
 from scheduler.speculation import StepCost
 from tests.scheduler.bench import Bench, make_config
 from tests.scheduler.fake_executor import FakeExecutor
@@ -38,7 +38,7 @@ def test_a_text_that_repeats_itself_is_continued_beyond_its_end() -> None:
 
 
 def test_a_prediction_is_followed_where_the_answer_is_in_it() -> None:
-    prediction = Prediction(array("i", [5, 6, 7, 5, 6, 8, 9]), prompt_length=2)
+    prediction = Prediction(PredictedText(array("i", [5, 6, 7, 5, 6, 8, 9])), prompt_length=2)
     ids = array("i", [1, 2])
     expected = [
         (5, [6, 7, 5]),
@@ -149,6 +149,38 @@ def test_a_predicted_answer_comes_in_few_steps_and_is_counted() -> None:
         assert (last is None) == (predicted is None)
         if last is not None:
             assert last[0] > 20 and 0 < last[1] < 10
+
+
+def test_a_guess_that_is_the_last_token_counts_as_accepted() -> None:
+    answer = expected_output(PROMPT, 7, 40, ())
+    bench = make_bench()
+    sampling = SamplingParameters(ignore_eos=True, stop_token_ids=(answer[3],))
+    bench.submit("a", PROMPT, 40, seed=7, sampling=sampling, prediction_ids=pack_ids(answer[:4]))
+    bench.scheduler.planner.speculation.cost.price = lambda rows: 0.01  # type: ignore[method-assign]
+    bench.run()
+    assert bench.answer("a").ids == answer[:4]
+    assert bench.answer("a").outputs[-1].prediction == (3, 0)  # the first came of the prompt, without a draft
+
+
+def test_choices_look_through_one_prediction_together() -> None:
+    bench = make_bench()
+    bench.submit("a", PROMPT, 30, n=3, prediction_ids=pack_ids([60, 61] * 10))
+    request = bench.scheduler.requests["a"]
+    states = [sequence.draft_state for sequence in request.sequences]
+    while None in states:
+        assert bench.turn()
+        states = [sequence.draft_state for sequence in request.sequences]
+    predictions = [state._prediction for state in states if state is not None]
+    assert all(one is not None and one._text is request.predicted for one in predictions)
+
+
+def test_nobody_looks_for_a_guess_that_cannot_be_worth_its_price() -> None:
+    bench = make_bench()
+    bench.scheduler.planner.speculation.cost.price = lambda rows: 0.8  # type: ignore[method-assign]
+    bench.submit("a", PROMPT, 60, seed=HABITUAL, sampling=SamplingParameters(ignore_eos=True))
+    sequence = bench.scheduler.requests["a"].sequences[0]
+    bench.run()
+    assert sequence.draft_state is None and most_draws(bench) == 1
 
 
 def test_logprobs_come_for_what_was_drawn_alone() -> None:
