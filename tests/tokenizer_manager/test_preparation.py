@@ -21,6 +21,7 @@ from protocol.requests import (
     TokensPrompt,
 )
 from protocol.sampling import GrammarSpec, ReasoningFormat, SamplingParameters
+from tokenizer_manager.preparation import RequestPreparer
 
 HI = ChatPrompt([{"role": "user", "content": "Hi"}])
 THINK = ReasoningFormat("<think>", "</think>")
@@ -94,6 +95,18 @@ def test_a_prediction_becomes_ids_and_one_that_goes_unused_is_told(
 def test_no_more_of_a_prediction_is_kept_than_the_context_holds(prepare: Any) -> None:
     engine = prepare(tokens(3), SamplingParameters(), {"context_length": 100}, prediction="a b " * 500)
     assert len(unpack_ids(engine.prediction_ids)) == 100
+    long_words = prepare(tokens(3), SamplingParameters(), {"context_length": 100}, prediction=" " * 3_199 + "Hi there")
+    cut = prepare(tokens(3), SamplingParameters(), {"context_length": 100}, prediction=" " * 3_199 + "H")
+    assert long_words.prediction_ids == cut.prediction_ids
+
+
+def test_ids_that_the_model_does_not_have_are_not_predicted(tiny: Tokenizer, setup: Any) -> None:
+    ids = tiny.encode("Hi there", add_special_tokens=False).ids
+    made = setup(tiny)
+    config = msgspec.structs.replace(made.config, model=msgspec.structs.replace(made.model, vocab_size=max(ids)))
+    preparer = RequestPreparer(config, made.tokenizer, made.renderer)
+    engine = preparer.prepare(request(tokens(3), prediction="Hi there")).engine
+    assert unpack_ids(engine.prediction_ids) == [token_id for token_id in ids if token_id < max(ids)]
 
 
 @pytest.mark.parametrize("overflow", ["reject", "clamp"])
