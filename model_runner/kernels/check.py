@@ -120,7 +120,7 @@ def hidden_states(library: ctypes.CDLL, engine: int) -> Floats:
     keys, values = numpy.zeros((2, 3, 16 * HEAD_DIM), numpy.uint16)
     out = numpy.empty((TOKENS, WIDTH), numpy.float32)
     arrays = (positions, positions, slots, starts, table, keys, values)
-    step = StepStruct(TOKENS, 1, len(table), *[array.ctypes.data for array in arrays], keys.size)
+    step = StepStruct(TOKENS, 1, len(table), *[array.ctypes.data for array in arrays], keys[0].size)
     library.candor_forward(engine, ctypes.byref(model), ctypes.byref(step), out.ctypes.data)
     return out
 

@@ -109,11 +109,14 @@ class CpuPages:
         return page_bytes(layers, page_size, torch.bfloat16)
 
     def make_pool(self, layers: Sequence[LayerKV], pages: int, page_size: int) -> None:
-        """Zeroed bfloat16 pages of 16 tokens: [layers, pages, kv_heads, 16 * head_dim], for keys and for values."""
+        """Zeroed bfloat16 pages of 16 tokens: [pages, layers, kv_heads, 16 * head_dim], for keys and for values.
+
+        A token is written in all layers at once: so it touches one or two huge pages that nobody has used yet, not one
+        per layer, each of which would be zeroed while the step waits."""
         if page_size != PAGE_TOKENS:
             raise ValueError(f"--page-size must be {PAGE_TOKENS} with the cpu attention backend, not {page_size}")
         first = layers[0]
-        shape = (len(layers), pages, first.kv_heads, PAGE_TOKENS * first.key_dim)
+        shape = (pages, len(layers), first.kv_heads, PAGE_TOKENS * first.key_dim)
         self.keys, self.values = _lazy_zeros(shape), _lazy_zeros(shape)
 
     def prepare(self, inputs: StepInputs) -> None:

@@ -110,7 +110,7 @@ class StepStruct(ctypes.Structure):
         ("page_tables", ctypes.c_void_p),
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
-        ("layer_stride", ctypes.c_int64),
+        ("page_stride", ctypes.c_int64),
     )
 
 

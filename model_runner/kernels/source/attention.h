@@ -26,14 +26,14 @@ constexpr int kMaxHeadDim = 256;
 constexpr int kScoreRow = kSplit + 16;  // rows of scores do not all start in the same line of the cache
 
 struct KeyValuePages {
-  uint16_t* keys;    // this layer: [pages][kv_heads][dim / 2][16][2]
-  uint16_t* values;  // this layer: [pages][kv_heads][8][dim][2]
-  int kv_heads;
+  uint16_t* keys;    // of this layer in page 0: [kv_heads][dim / 2][16][2]
+  uint16_t* values;  // [kv_heads][8][dim][2]
+  int64_t page_stride;  // elements from one page to the next
   int dim;
 
-  size_t head_size() const { return static_cast<size_t>(kPageTokens) * dim; }
-  uint16_t* key_page(int page, int head) const { return keys + (static_cast<size_t>(page) * kv_heads + head) * head_size(); }
-  uint16_t* value_page(int page, int head) const { return values + (static_cast<size_t>(page) * kv_heads + head) * head_size(); }
+  int64_t at(int page, int head) const { return page * page_stride + static_cast<int64_t>(head) * kPageTokens * dim; }
+  uint16_t* key_page(int page, int head) const { return keys + at(page, head); }
+  uint16_t* value_page(int page, int head) const { return values + at(page, head); }
 };
 
 // NaN and infinities are kept as 0: a weight of 0 does not mask them, so they would spoil what the page's next owner does.

@@ -45,7 +45,8 @@ class AttentionPhase {
 
   // qkv: [tokens, (heads + 2 kv_heads) * dim], rotated in place; attended: [tokens, heads * dim]. Ends without a barrier.
   void run(const Model& model, const Layer& layer, const Step& step, int index, float* qkv, float* attended, int thread) {
-    const Work work{model, layer, step, {step.keys + index * step.layer_stride, step.values + index * step.layer_stride, model.kv_heads, model.dim},
+    const int64_t offset = static_cast<int64_t>(index) * model.kv_heads * kPageTokens * model.dim;
+    const Work work{model, layer, step, {step.keys + offset, step.values + offset, step.page_stride, model.dim},
                     qkv, attended, (model.heads + 2 * model.kv_heads) * model.dim};
     if (decoding_ && !apart_) {
       // One token a row: whoever takes a (row, head) places its key and value, then attends to it.

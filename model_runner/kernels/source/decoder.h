@@ -33,7 +33,7 @@ struct Model {
   const Layer* layers;
 };
 
-// One step: the fields of StepInputs. Keys and values of all layers lie behind each other.
+// One step: the fields of StepInputs. A page's keys of all layers lie behind each other, and so do its values.
 struct Step {
   int32_t tokens, rows, max_pages;
   const int64_t* ids;             // [tokens]
@@ -41,9 +41,9 @@ struct Step {
   const int64_t* slots;           // [tokens] page * 16 + offset
   const int32_t* query_starts;    // [rows + 1]
   const int32_t* page_tables;     // [rows, max_pages]
-  uint16_t* keys;                 // [layers][pages][kv_heads][dim / 2][16][2]
-  uint16_t* values;               // [layers][pages][kv_heads][8][dim][2]
-  int64_t layer_stride;           // elements of keys (and of values) per layer
+  uint16_t* keys;                 // [pages][layers][kv_heads][dim / 2][16][2]
+  uint16_t* values;               // [pages][layers][kv_heads][8][dim][2]
+  int64_t page_stride;            // elements of keys (and of values) per page
 };
 
 }  // namespace candor

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.kernels.library import KernelsUnavailable, cpu_flags, load_library
+from model_runner.kernels.library import cpu_flags, load_library, missing_for_build
 
 CACHE = Path("~/.cache/candor/kernels").expanduser()
 AVX512_ON_AVX2 = Path(__file__).parent / "avx512_on_avx2.h"
@@ -15,10 +15,10 @@ def has_avx512() -> bool:
 
 
 def built(*more_flags: str) -> ctypes.CDLL:
-    try:
-        return load_library(CACHE, more_flags)
-    except KernelsUnavailable as error:
-        pytest.skip(str(error))
+    missing = missing_for_build(cpu_flags())
+    if missing is not None:
+        pytest.skip(missing)
+    return load_library(CACHE, more_flags)
 
 
 @pytest.fixture(scope="session")
