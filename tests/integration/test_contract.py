@@ -26,6 +26,7 @@ ELSEWHERE = {
     "chat_template_kwargs": "tokenizer_manager/test_chat_rendering.py",
     "reasoning_effort": "http_frontend/test_readings.py",
     "documents": "tokenizer_manager/test_chat_rendering.py",
+    "prediction": "integration/test_sdk.py",
 }
 """Fields that are shown by another test, which names them: with a template that reads them, or at greater length."""
 
