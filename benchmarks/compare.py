@@ -253,13 +253,13 @@ def main() -> None:
             print(f"round {round_number + 1}: {name}", flush=True)
             for figure, values in run_engine(name, command, wanted, arguments, round_number).items():
                 collected[name].setdefault(figure, []).extend(values)
+            if arguments.json:  # after each engine: a run that is cut keeps what it has
+                Path(arguments.json).write_text(json.dumps(collected, indent=1))
     medians = {
         name: {figure: statistics.median(values) for figure, values in figures.items()}
         for name, figures in collected.items()
     }
     print(table(list(commands), medians, wanted))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(collected, indent=1))
     if arguments.plot:
         throughput = [workload.name for workload in wanted if workload.unit == "tok/s"]
         Path(arguments.plot).write_text(bar_chart("output tokens per second", throughput, medians))
