@@ -21,7 +21,7 @@ namespace candor {
 
 class Pool {
  public:
-  explicit Pool(int threads) : threads_(threads), size_(threads), active_(threads) {
+  explicit Pool(int threads) : threads_(threads), size_(threads) {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
   }
 
@@ -31,17 +31,16 @@ class Pool {
     for (auto& worker : workers_) worker.join();
   }
 
-  // How many threads there are, and how many take part in the current job.
+  // How many threads there are, and how many take part in the current job (or will in the next).
   int threads() const { return threads_; }
-  int active() const { return active_; }
+  int active() const { return size_.active(); }
 
   // Runs job(thread) on every active thread, the caller being thread 0; returns when all are done.
   void run(const std::function<void(int)>& job) {
     const auto began = Clock::now();
     size_.begin(began);
-    active_ = size_.active();
     cursor_.store(0, std::memory_order_relaxed);
-    if (active_ > 1) {
+    if (active() > 1) {
       job_ = &job;
       publish();
     }
@@ -54,12 +53,12 @@ class Pool {
 
   // All threads of the job meet here; afterwards `take` starts from zero again.
   void barrier(int thread) {
-    if (active_ == 1) {
+    if (active() == 1) {
       cursor_.store(0, std::memory_order_relaxed);
       return;
     }
     // Read before arriving: once all have arrived, thread 0 may go on and change it while the others are still here.
-    const int team = active_, generation = generation_.load(std::memory_order_relaxed);
+    const int team = active(), generation = generation_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == team - 1) {
       arrived_.store(0, std::memory_order_relaxed);
       cursor_.store(0, std::memory_order_relaxed);
@@ -87,7 +86,7 @@ class Pool {
 
   // The number of a job carries the size of its team: a thread that wakes late must not judge by the next one's.
   void publish() {
-    job_number_.store((job_number_.load(std::memory_order_relaxed) / kMostThreads + 1) * kMostThreads + active_, std::memory_order_release);
+    job_number_.store((job_number_.load(std::memory_order_relaxed) / kMostThreads + 1) * kMostThreads + active(), std::memory_order_release);
     job_number_.notify_all();
   }
 
@@ -107,8 +106,7 @@ class Pool {
   }
 
   const int threads_;
-  TeamSize size_;
-  int active_;  // changes between jobs only
+  TeamSize size_;  // changes between jobs only
   Clock::duration waited_{};  // by the caller, in the current job
   std::vector<std::thread> workers_;
   const std::function<void(int)>* job_ = nullptr;
