@@ -103,10 +103,7 @@ class Choice:
         """What nearly every output is, without the books that holding back needs: one token, nothing before it."""
         token_id = int.from_bytes(output.ids, "little", signed=True)
         text = self._decoder.push(token_id)
-        self._cached_tokens = output.cached_tokens or self._cached_tokens
-        self._reasoning_tokens = output.reasoning_tokens
-        self._retractions = output.retractions or self._retractions
-        self._prediction = output.prediction
+        self._note(output)
         if self._decoder.open:
             self._hold(token_id, text)
             return None
