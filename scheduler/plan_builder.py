@@ -15,7 +15,6 @@ class StepRecord:
 
     __slots__ = (
         "decode_rows",
-        "drafted",
         "drafts",
         "draws",
         "ends",
@@ -38,7 +37,11 @@ class StepRecord:
         self.scored: list[Sequence] = []
         self.prompt_tokens = 0
         self.decode_rows = 0
-        self.drafted = 0
+
+    @property
+    def drafted(self) -> int:
+        """Ids of all drafts."""
+        return sum(map(len, self.drafts.values()))
 
     def request_ids(self) -> list[str]:
         return list(dict.fromkeys(sequence.request.id for sequence in self.rows))
@@ -95,7 +98,6 @@ class PlanBuilder:
         if draft:
             self._ids.extend(draft)
             record.drafts[len(record.rows)] = draft
-            record.drafted += drafted
         if sequence.sent_pages < len(sequence.pages):
             first = sequence.sent_pages
             self._page_deltas.append(PageDelta(sequence.slot, first, sequence.pages[first:].tobytes()))

@@ -162,7 +162,7 @@ class Planner:
         return budget
 
     def _tokens_for_drafts(self, rows: list[Sequence], budget: int) -> int:
-        """None while prompts wait: they have more use for a step's time, and what streams alone take is to be seen."""
+        """0 while prompts wait: they have more use for a step's time, and what streams alone take is to be seen."""
         if not self.speculation.enabled or len(self.queue) or any(s.state is State.PREFILLING for s in rows):
             return 0
         return budget - len(rows)

@@ -2,6 +2,7 @@
 
 `python -m model_runner.kernels.check FILE` is run once per compilation, in a process of its own: an instruction that the
 processor lacks ends that process and not the server. Status 0: all is well; 1: the last line of stderr says what is not.
+It packs its few weights with numpy: `packing` stands on torch, which takes seconds to load.
 """
 
 import ctypes
